@@ -21,9 +21,14 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 VARIANTS: Final = ("plain", "wide", "halves")
 _FLOAT32, _FLOAT16, _BFLOAT16 = 0, 1, 2  # of shaders/common/elements.glsl
 _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
+    ("^narrow$", "A_BITS", (8, 64, 32)),
+    ("^narrow$", "O_BITS", (32, 8, 16)),
+    ("^narrow$", "A_KIND", (0, 1, 2)),
+    ("^narrow$", "O_KIND", (2, 3, 1)),
     # elementwise operations; the modes are codes of vkpar/ops/elementwise/generate.py
     ("^(each|add)_", "BLOCKS", (1, 1, 2)),
     ("^each_", "WIDTH", (8, 64, 8)),
+    ("^each_", "CHOSEN", (0, 1, 0)),  # of a family
     ("^each_", "DIMS", (2, 3, 4)),
     ("^each_", "ROWS", (1, 4, 4)),
     ("^each_.*_(flat|full)$", r"[ar]\d+_MODE", (1, 1, 4)),
@@ -33,6 +38,8 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^each_.*_rows$", r"r\d+_MODE", (1, 1, 1)),
     ("^each_.*_tile$", r"a\d+_MODE", (0, 1, 2)),
     ("^each_.*_tile$", r"r\d+_MODE", (0, 1, 1)),
+    ("^scan$", "PHASE", (0, 1, 2)),
+    ("^sort$", "KIND", (0, 2, 2)),
     # reductions and rows: invocations of a work-group, and fours that each keeps
     ("^reduce_", "GROUP", (256, 256, 256)),
     ("^reduce_rows", "TURNS", (0, 16, 0)),  # 16 where a row is one invocation's, on CPU drivers

@@ -47,6 +47,8 @@ class Device(Closable, Fixed, Unpickled):
         plans: of the operations that were called on its arrays.
     """
 
+    _internal = "adopt adopted allocate_array check_open dispatch logical notice_failures peer_copier plans stream"
+
     def __init__(self, info: DeviceInfo) -> None:
         if not isinstance(info, DeviceInfo):
             raise InvalidUsageError(

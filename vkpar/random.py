@@ -11,16 +11,24 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from vkpar import dtypes
-from vkpar.errors import InvalidUsageError
+from vkpar.arrays.array import Array
+from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays import randoms
-from vkpar.ops.call.checks import holds
+from vkpar.ops.arrays.take import take
+from vkpar.ops.call.checks import INTEGERS, NARROW, holds
+from vkpar.ops.elementwise.add import add
+from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.mathematics import mod
+from vkpar.ops.reduce.sorting import argsort
 from vkpar.text import shown
 
 if TYPE_CHECKING:
-    from vkpar.arrays.array import Array
     from vkpar.device import Device
 
+_WORDS: Final = 1 << 32  # of 32 bits
 _BLOCKS: Final = 1 << 64  # of four elements; then they come again
 
 
@@ -122,6 +130,56 @@ class Generator:
         _finite(mean=mean, std=std)
         return self._made("normal", device, shape, dtype, mean, std, out)
 
+    def integers(
+        self, device: Device, shape: int | Sequence[int], low: int, high: int, *, dtype: object = "int32"
+    ) -> Array:
+        """Return whole numbers from ``low`` up to ``high``, without that.
+
+        They are ``low`` and what random words leave over ``high - low``. Where that is no power of two, some numbers
+        come more often than others, by less than its share of 2^32.
+
+        Args:
+            device: where the array lives.
+            shape: its dimensions.
+            low: the least number.
+            high: the bound.
+            dtype: int32, uint32, or an integer of 8 or 16 bits.
+
+        Raises:
+            InvalidUsageError: bounds that the type does not hold, or none between them; a bad shape.
+            UnsupportedError: another ``dtype``.
+            OutOfMemoryError: the device has no room.
+        """
+        kind = dtypes.resolve(dtype)
+        if kind.name not in (*INTEGERS, *NARROW - {"bool"}):
+            raise UnsupportedError(f"integers are of 8 to 32 bits, not {kind}")
+        low, high = operator.index(low), operator.index(high)
+        limits = np.iinfo(kind.numpy)
+        if not limits.min <= low < high <= limits.max + 1:
+            raise InvalidUsageError(f"integers: there are none of {kind} from {low} up to {high}")
+        made = self.bits(device, shape)
+        if high - low < _WORDS:
+            made = mod(made, high - low)
+        made = add(made, low % _WORDS) if low else made
+        return cast(made.view("int32") if low < 0 or kind == "int32" else made, kind)
+
+    def permutation(self, device: Device, x: int | Array) -> Array:
+        """Return the numbers from 0 up to ``x`` in a random order, as uint32; or the rows of an array in one.
+
+        The order is that of random words, so that each one is as likely as any other but for equal words.
+
+        Args:
+            device: where the array lives.
+            x: how many numbers; or an array of this device.
+
+        Raises:
+            InvalidUsageError: a negative number; an array of another device, or without rows.
+            UnsupportedError: more than a sort takes.
+            OutOfMemoryError: the device has no room.
+        """
+        order = argsort(self.bits(device, len(x) if isinstance(x, Array) else operator.index(x)))
+        return take(x, order) if isinstance(x, Array) else order
+
     def _made(
         self, kind: str, device: Device, shape: int | Sequence[int], dtype: object, low: float, size: float,
         out: Array | None,
@@ -151,6 +209,18 @@ def normal(
 ) -> Array:  # fmt: skip
     """Return the first elements of :meth:`Generator.normal`."""
     return Generator(seed).normal(device, shape, mean, std, dtype=dtype)
+
+
+def integers(
+    device: Device, shape: int | Sequence[int], low: int, high: int, *, seed: int = 0, dtype: object = "int32"
+) -> Array:
+    """Return the first elements of :meth:`Generator.integers`."""
+    return Generator(seed).integers(device, shape, low, high, dtype=dtype)
+
+
+def permutation(device: Device, x: int | Array, *, seed: int = 0) -> Array:
+    """Return the first result of :meth:`Generator.permutation`."""
+    return Generator(seed).permutation(device, x)
 
 
 def _whole(name: str, value: int) -> int:

@@ -13,6 +13,13 @@ _C = TypeVar("_C", bound="Closable")
 class Closable:
     """A context manager whose block ends with :meth:`close`."""
 
+    _internal = ""  # names that parts of the package have of each other
+
+    def __dir__(self) -> list[str]:
+        """Return the names that are for users."""
+        internal = self._internal.split()
+        return [name for name in super().__dir__() if name not in internal]
+
     __slots__ = ()
 
     @abstractmethod

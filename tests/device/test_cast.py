@@ -128,7 +128,7 @@ Call = Callable[[vkpar.Device, vkpar.Array], object]
     ("call", "error", "message"),
     [
         (lambda d, a: vkpar.cast(a, "float64"), vkpar.UnsupportedError, "float64"),
-        (lambda d, a: vkpar.cast(a, "int64"), vkpar.UnsupportedError, "int64"),
+        (lambda d, a: vkpar.cast(a, "complex64"), vkpar.UnsupportedError, "complex64"),
         (lambda d, a: vkpar.cast(d.zeros(4, "float64"), "float32"), vkpar.UnsupportedError, "float64"),
         (lambda d, a: vkpar.cast(a, "nonsense"), vkpar.InvalidUsageError, "nonsense"),
         (lambda d, a: vkpar.cast(a, None), vkpar.InvalidUsageError, "not a dtype: None"),

@@ -207,8 +207,8 @@ Call = Callable[[vkpar.Device, vkpar.Array, vkpar.Array], object]
             vkpar.UnsupportedError,
             "int32 with uint32",
         ),
-        (lambda d, a, b: vkpar.add(d.zeros(4, "int8"), b), vkpar.UnsupportedError, "int8 with float32"),
-        (lambda d, a, b: vkpar.add(d.zeros(4, "int8"), d.zeros(4, "int8")), vkpar.UnsupportedError, "int8"),
+        (lambda d, a, b: vkpar.add(d.zeros(4, "int64"), b), vkpar.UnsupportedError, "int64 with float32"),
+        (lambda d, a, b: vkpar.add(d.zeros(4, "int64"), d.zeros(4, "int64")), vkpar.UnsupportedError, "int64"),
     ],
 )
 def test_bad_arguments(device: vkpar.Device, call: Call, error: type[Exception], message: str) -> None:

@@ -481,7 +481,7 @@ def test_a_device_without_host_import_is_mapped(
         return real(handle, info, *rest)
 
     monkeypatch.setattr(staged, "HostImport", refusing)
-    monkeypatch.setattr("vkpar.comm.rig.rig._told", set())
+    monkeypatch.setattr("vkpar.comm.rig.choice._told", set())
     with caplog.at_level(logging.WARNING, "vkpar"):
         for _ in range(2):
             with vkpar.Communicator(mixed) as comm:

@@ -63,7 +63,7 @@ def test_every_public_name_is_in_the_reference_once() -> None:
     public = {f"vkpar.{name}" for name in vkpar.__all__} - {"vkpar.parallel", "vkpar.random", "vkpar.__version__"}
     for module in (vkpar.parallel, vkpar.parallel.models, vkpar.testing):
         public |= {f"{module.__name__}.{name}" for name in module.__all__}
-    public |= {f"vkpar.random.{name}" for name in ("Generator", "bits", "uniform", "normal")}
+    public |= {f"vkpar.random.{name}" for name in ("Generator", "bits", "uniform", "normal", "integers", "permutation")}
     assert sorted(shown) == sorted(public)
 
 

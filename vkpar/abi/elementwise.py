@@ -1,4 +1,4 @@
-"""Words of the conversions and the addition, shaders/cast.comp and add.comp, and of kernels made of expressions."""
+"""Words of conversions, of the addition (shaders/cast.comp, narrow.comp, add.comp) and of kernels of expressions."""
 
 from __future__ import annotations
 
@@ -18,6 +18,23 @@ class CastConstants(NamedTuple):
 
     a_wide: int
     o_wide: int
+
+
+class Narrow(NamedTuple):
+    """Some elements; words at which elements and results begin."""
+
+    count_: int
+    a_word: int
+    o_word: int
+
+
+class NarrowConstants(NamedTuple):
+    """Bits of elements and of results, and what they are: 0 unsigned, 1 signed, 2 float, 3 truth."""
+
+    a_bits: int
+    o_bits: int
+    a_kind: int
+    o_kind: int
 
 
 class Add(NamedTuple):

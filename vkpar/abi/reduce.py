@@ -56,3 +56,46 @@ class ColumnsConstants(NamedTuple):
     a_wide: int
     o_wide: int
     straight: int = 0
+
+
+class Scan(NamedTuple):
+    """Rows of elements, in chunks; where elements, results and what chunks come to begin."""
+
+    count_: int
+    rows: int
+    chunks: int
+    a_first: int
+    o_first: int
+    s_first: int
+
+
+class ScanConstants(NamedTuple):
+    """Whether elements are floats, and are multiplied; which of three dispatches it is."""
+
+    floats: int
+    product: int
+    phase: int
+
+
+class Sort(NamedTuple):
+    """Rows of keys and places, in chunks; which bits of the keys, and where all begin."""
+
+    count_: int
+    rows: int
+    chunks: int
+    shift: int
+    keys_first: int
+    places_first: int
+    sorted_keys_first: int
+    sorted_places_first: int
+    counts_first: int
+
+
+class SortConstants(NamedTuple):
+    """What the first pass reads, whether this is it, the order, whether digits are counted, or nobody counted."""
+
+    kind: int
+    begins: int
+    largest: int
+    counts: int
+    alone: int

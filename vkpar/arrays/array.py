@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import numpy as np
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 
+_SMALL: Final = 1000  # elements that Python's prompt shows
 _LABEL = "{} {} {}".format
 
 
@@ -52,6 +55,10 @@ class Array(Operators, Sound):
             array that takes the memory of one that was dropped may have its key, too.
     """
 
+    _internal = (
+        "allocate byte_offset check_contiguous check_free check_sound check_writable copy_from fetch fill_zeros form "
+        "fresh has_gaps key memory ranges reach renew span steps storage strided touches window"
+    )
     device: Final[Device] = fixed("storage.device", ": a.to(device) gives a copy there")
 
     def __init__(
@@ -92,6 +99,8 @@ class Array(Operators, Sound):
         return cls(Storage(device, nbytes, label, purpose), 0, shape, dtype)
 
     def __repr__(self) -> str:
+        if hasattr(sys, "ps1") and self.size <= _SMALL and _asked_by_hand(sys._getframe(1)):
+            return str(self)
         state = ", closed" if self.closed else ""
         return f"<vkpar.Array {self.shape} {self.dtype} on {self.device}{state}>"
 
@@ -99,7 +108,7 @@ class Array(Operators, Sound):
         """Return the values as NumPy prints them, with shape, dtype and device; a few of them where there are many.
 
         It waits for the work that writes them. Where they cannot be read (a closed array, one that is pending in a
-        group, a lost device) it says why instead; ``repr`` never reads.
+        group, a lost device) it says why instead. ``repr`` reads small arrays at Python's prompt alone.
         """
         try:
             values = printing.excerpt(self.shape, self.dtype, self.read)
@@ -432,6 +441,12 @@ class Array(Operators, Sound):
             return self.device.logical.bulk.copy_part(*part, pins)
         stream.copy_part(*part, pins)
         return True
+
+
+def _asked_by_hand(frame: FrameType) -> bool:
+    """Say whether what runs is a line at Python's prompt, and no code that makes a message."""
+    name = frame.f_code.co_filename
+    return frame.f_code.co_name == "<module>" and (name == "<stdin>" or name.startswith("<python-input"))
 
 
 def check_same_device(*arrays: Array) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
@@ -22,17 +22,18 @@ _UFUNCS: Final = {
 }  # fmt: skip
 
 
-def _only_expressions(sign: str) -> Callable[..., NoReturn]:
-    """Return an operator that :func:`vkpar.elementwise` knows, and arrays do not: it says what to write."""
+def _both(name: str) -> tuple[Callable[[_A, Any], _A], Callable[[_A, Any], _A]]:
+    """Return the methods of an operator: of the array on the left, and on the right."""
 
-    def refuse(*_: object) -> NoReturn:
-        masks = {"&": "a * b", "|": "vkpar.maximum(a, b)", "^": "a != b"}.get(sign)
-        raise OperandError(
-            f"arrays have no operator {sign}: write vkpar.elementwise('y = a {sign} b')(a, b)"
-            + (f"; of masks, which comparisons make, {masks}" if masks else "")
-        )
+    def left(self: _A, other: Any) -> _A:
+        made: _A = operations[name](self, other)
+        return made
 
-    return refuse
+    def right(self: _A, other: Any) -> _A:
+        made: _A = operations[name](other, self)
+        return made
+
+    return left, right
 
 
 class Operators(Viewable):
@@ -107,20 +108,18 @@ class Operators(Viewable):
         made: _A = operations["abs"](self)
         return made
 
-    # --- what only expressions have ---
-
-    __and__ = __rand__ = _only_expressions("&")
-    __or__ = __ror__ = _only_expressions("|")
-    __xor__ = __rxor__ = _only_expressions("^")
-    __mod__ = __rmod__ = _only_expressions("%")
-    __floordiv__ = __rfloordiv__ = _only_expressions("//")
-    __lshift__ = __rlshift__ = _only_expressions("<<")
-    __rshift__ = __rrshift__ = _only_expressions(">>")
+    __mod__, __rmod__ = _both("mod")
+    __floordiv__, __rfloordiv__ = _both("floor_divide")
+    __and__, __rand__ = _both("bitwise_and")
+    __or__, __ror__ = _both("bitwise_or")
+    __xor__, __rxor__ = _both("bitwise_xor")
+    __lshift__, __rlshift__ = _both("left_shift")
+    __rshift__, __rrshift__ = _both("right_shift")
 
     def __invert__(self) -> NoReturn:
         raise OperandError(
             "arrays have no operator ~: write a == 0 for the opposite of a mask, which comparisons make, or "
-            "vkpar.elementwise('y = ~a')(a) for the bits of whole numbers"
+            "vkpar.invert(a) for the bits of whole numbers"
         )
 
     # --- in place ---
@@ -169,13 +168,19 @@ class Operators(Viewable):
 
     __hash__ = object.__hash__  # by identity: arrays are keys of what is kept for them
 
+    # --- masks and places ---
+
+    def _picked(self: _A, key: Viewable) -> _A:
+        made: _A = operations["picked"](self, key)
+        return made
+
     # --- assignment ---
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Set the elements that ``self[key]`` shows, in program order; the value is broadcast to them as NumPy does it.
 
         Args:
-            key: what ``self[key]`` takes: NumPy's basic indexing.
+            key: what ``self[key]`` takes: NumPy's basic indexing; or a mask of bool, with one number as the value.
             value: an array of the same device, which is converted and copied on it; a number, as :meth:`fill` takes it;
                 or what ``np.asarray`` takes, which is uploaded. The array may share memory with ``self``.
 
@@ -185,6 +190,9 @@ class Operators(Viewable):
             UnsupportedError: an array of a type that devices do not convert to this one.
         """
         self.check_writable("assignment")
+        if isinstance(key, Viewable):
+            operations["put"](self, key, value)
+            return
         operations["assign"](self[key], value)
 
     # --- methods ---
@@ -201,6 +209,21 @@ class Operators(Viewable):
             InvalidUsageError: a view made by broadcasting, or a value that the array's type does not hold.
         """
         operations["fill"](self, value)
+
+    def clip(self: _A, low: Any = None, high: Any = None, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.clip` of the array."""
+        made: _A = operations["clip"](self, low, high, out=out)
+        return made
+
+    def round(self: _A, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.round` of the array."""
+        made: _A = operations["round"](self, out=out)
+        return made
+
+    def repeat(self: _A, repeats: int | Sequence[int], axis: int | None = None, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.repeat` of the array."""
+        made: _A = operations["repeat"](self, repeats, axis, out=out)
+        return made
 
     # --- reductions ---
 
@@ -230,6 +253,46 @@ class Operators(Viewable):
     ) -> _A:
         """Return :func:`vkpar.min` of the array."""
         made: _A = operations["min"](self, axis, keepdims, out=out)
+        return made
+
+    def var(self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, ddof: int = 0) -> _A:
+        """Return :func:`vkpar.var` of the array."""
+        made: _A = operations["var"](self, axis, keepdims, ddof=ddof)
+        return made
+
+    def std(self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, ddof: int = 0) -> _A:
+        """Return :func:`vkpar.std` of the array."""
+        made: _A = operations["std"](self, axis, keepdims, ddof=ddof)
+        return made
+
+    def prod(self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> _A:
+        """Return :func:`vkpar.prod` of the array."""
+        made: _A = operations["prod"](self, axis, keepdims)
+        return made
+
+    def any(self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> _A:
+        """Return :func:`vkpar.any` of the array."""
+        made: _A = operations["any"](self, axis, keepdims)
+        return made
+
+    def all(self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> _A:
+        """Return :func:`vkpar.all` of the array."""
+        made: _A = operations["all"](self, axis, keepdims)
+        return made
+
+    def cumsum(self: _A, axis: int | None = None, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.cumsum` of the array."""
+        made: _A = operations["cumsum"](self, axis, out=out)
+        return made
+
+    def cumprod(self: _A, axis: int | None = None, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.cumprod` of the array."""
+        made: _A = operations["cumprod"](self, axis, out=out)
+        return made
+
+    def argsort(self: _A, axis: int | None = -1, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.argsort` of the array."""
+        made: _A = operations["argsort"](self, axis, out=out)
         return made
 
     def argmax(self: _A, axis: int | None = None, keepdims: bool = False, *, out: _A | None = None) -> _A:

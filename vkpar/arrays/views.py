@@ -110,6 +110,9 @@ class Viewable(Interoperable):
     def __getitem__(self: _V, key: Any) -> _V:
         """Return a view, by NumPy's basic indexing: ``a[i:j]``, ``a[:, 2]``, ``a[::-1]``, ``a[..., None]``.
 
+        By an array it returns a new array: of the elements where a mask of bool holds, whose number the host reads; or
+        of rows, as :func:`vkpar.take` takes them, by places of any integers but uint32 and those of 64 bits.
+
         Raises:
             IndexingError: another kind of key, or a number out of range; an IndexError, and an InvalidUsageError.
         """
@@ -118,8 +121,14 @@ class Viewable(Interoperable):
             first, rows, _ = sliced(key, shape[0])
             row = math.prod(shape[1:]) * dtype.itemsize
             return type(self)(self.storage, self.byte_offset + first * row, (rows, *shape[1:]), dtype)
+        if isinstance(key, Viewable):
+            return self._picked(key)
         found = select(key, self.shape, self.steps)
         return self.strided(found.shape, found.strides, found.start)
+
+    def _picked(self: _V, key: Viewable) -> _V:
+        """Return the elements that a mask, or an array of places, names."""
+        raise NotImplementedError
 
     def __iter__(self: _V) -> Iterator[_V]:
         """Yield views of the rows along the first axis."""

@@ -492,3 +492,90 @@ float f_wave(float x, int quarter) {
 float f_sin(float x) { return f_wave(x, 0); }
 //: cos
 float f_cos(float x) { return f_wave(x, 1); }
+//: tan
+float f_tan(float x) { return f_wave(x, 0) / f_wave(x, 1); }
+//: arctan_of
+float f_arctan_of(float x) {
+    bool far = x > 2.4142135;
+    bool middle = x > 0.41421357 && !far;
+    float t = far ? -1.0 / min(x, 8.5e37) : middle ? (x - 1.0) / (x + 1.0) : x;
+    float z = t * t;
+    float y = t + t * z * (-0.333329491539 + z * (0.199777106478 + z * (-0.138776856032 + z * 0.0805374449538)));
+    return y + (far ? 1.5707964 : middle ? 0.78539816 : 0.0);
+}
+//: arctan
+float f_arctan(float x) {
+    float y = f_arctan_of(f_nan(x) ? 0.0 : abs(x));
+    return f_nan(x) ? x : uintBitsToFloat(floatBitsToUint(y) | (floatBitsToUint(x) & 0x80000000u));
+}
+//: arctan2
+float f_arctan2(float y, float x) {
+    uint one = floatBitsToUint(y) & 0x7FFFFFFFu;
+    uint other = floatBitsToUint(x) & 0x7FFFFFFFu;
+    uint big = max(one, other);
+    uint small = min(one, other);
+    float unit = big >= 0x7D800000u ? 0.0625 : 1.0;
+    float t = uintBitsToFloat(small) * unit / (uintBitsToFloat(big) * unit);
+    t = big == 0u ? 0.0 : big != 0x7F800000u ? t : small == big ? 1.0 : 0.0;
+    float r = f_arctan_of(big > 0x7F800000u ? 0.0 : t);
+    r = one > other ? 1.5707964 - r : r;
+    r = (floatBitsToUint(x) >> 31) != 0u ? 3.1415927 - r : r;
+    uint made = floatBitsToUint(r) | (floatBitsToUint(y) & 0x80000000u);
+    return uintBitsToFloat(big > 0x7F800000u ? 0x7FC00000u : made);
+}
+//: arcsin_near
+float f_arcsin_near(float z) {
+    return 1.0 + z * (0.16666752422 + z * (0.074953002686 + z * (0.045470025998 + z * (0.024181311049
+        + z * 0.042163199048))));
+}
+//: arcsin
+float f_arcsin(float x) {
+    float a = min(f_nan(x) ? 0.0 : abs(x), 1.0);
+    float z = a > 0.5 ? 0.5 * (1.0 - a) : a * a;
+    float root = a > 0.5 ? sqrt(z) : a;
+    float y = root * f_arcsin_near(z);
+    y = a > 0.5 ? 1.5707964 - 2.0 * y : y;
+    y = uintBitsToFloat(floatBitsToUint(y) | (floatBitsToUint(x) & 0x80000000u));
+    return (floatBitsToUint(x) & 0x7FFFFFFFu) > 0x3F800000u ? uintBitsToFloat(0x7FC00000u) : y;
+}
+//: arccos
+float f_arccos(float x) {
+    float a = min(f_nan(x) ? 0.0 : abs(x), 1.0);
+    float z = a > 0.5 ? 0.5 * (1.0 - a) : a * a;
+    float y = (a > 0.5 ? sqrt(z) : x) * f_arcsin_near(z);
+    y = a <= 0.5 ? 1.5707964 - y : x > 0.0 ? 2.0 * y : 3.1415927 - 2.0 * y;
+    return (floatBitsToUint(x) & 0x7FFFFFFFu) > 0x3F800000u ? uintBitsToFloat(0x7FC00000u) : y;
+}
+//: half_exp
+float f_half_exp(float x) {
+    float root = f_exp(0.5 * x);
+    return 0.5 * root * root;
+}
+//: sinh
+float f_sinh(float x) {
+    float z = x * x;
+    float near = x * (1.0 + z * (0.16666667 + z * (0.0083333333 + z * (1.9841270e-4 + z * 2.7557319e-6))));
+    float half_of = f_half_exp(abs(x));
+    float far = half_of - (abs(x) < 12.0 ? 0.25 / half_of : 0.0);
+    return abs(x) < 1.0 ? near : f_nan(x) ? x : x < 0.0 ? -far : far;
+}
+//: cosh
+float f_cosh(float x) {
+    float half_of = f_half_exp(abs(x));
+    return f_nan(x) ? x : half_of + (abs(x) < 12.0 ? 0.25 / half_of : 0.0);
+}
+//: log10
+float f_log10(float x) { return 0.43429448 * f_log(x); }
+//: hypot
+float f_hypot(float a, float b) {
+    uint one = floatBitsToUint(a) & 0x7FFFFFFFu;
+    uint other = floatBitsToUint(b) & 0x7FFFFFFFu;
+    uint big = max(one, other);
+    bool infinite = one == 0x7F800000u || other == 0x7F800000u;
+    float unit = big >= 0x7D800000u ? 0.0625 : 1.0;
+    float most = uintBitsToFloat(big) * unit;
+    float t = uintBitsToFloat(min(one, other)) * unit / most;
+    float made = most * sqrt(1.0 + t * t) / unit;
+    made = big < 0x800000u ? uintBitsToFloat(big) : made;
+    return infinite ? uintBitsToFloat(0x7F800000u) : big > 0x7F800000u ? uintBitsToFloat(0x7FC00000u) : made;
+}

@@ -106,6 +106,8 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"region_(un)?pack_": (2, loop(4, loop(5))),
     r"random_": (1, loop(10)),
     r"quantized_pack_": (2, 2 * loop(8)),
+    r"scan$": (1, loop(8)),
+    r"sort$": (6, 2 * loop(16) + 3 * loop(8) + loop(8)),
     r"add_": (2, 2 * _LEFT),
     r"wire_(reduce|forward)_(cpu|texel)_": (16, _BLOCK),
 }

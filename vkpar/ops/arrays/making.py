@@ -20,7 +20,7 @@ from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call.checks import LARGEST, NUMBERS, holds
 from vkpar.ops.elementwise.cast import cast
-from vkpar.ops.elementwise.expressions import INTEGERS
+from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
 from vkpar.ops.elementwise.run import COMPUTED, launch
 from vkpar.ops.elementwise.run import move as copy_bits
 from vkpar.ops.elementwise.shipped import SHIPPED
@@ -186,13 +186,55 @@ def arange(device: Device, start: float, stop: float | None = None, step: float 
     low, high = {"int32": (-(1 << 31), 1 << 31), "uint32": (0, 1 << 32)}.get(name, (-LARGEST, LARGEST))
     if count and not (low <= start < high and low <= last < high):
         raise InvalidUsageError(f"arange: {start} to {last} are not all {name}")
-    made = device.empty(count, name)
+    return _stepped(device, start, step, count, name)
+
+
+def _stepped(device: Device, start: float, step: float, count: int, dtype: str) -> Array:
+    made = device.empty(count, dtype)
     if count:
-        operation = SHIPPED["arange_whole" if name in INTEGERS else "arange"]
-        kind = BUILTINS["arange_whole" if name in INTEGERS else "arange"].kinds[0]
+        operation = SHIPPED["arange_whole" if dtype in INTEGERS else "arange"]
+        kind = BUILTINS["arange_whole" if dtype in INTEGERS else "arange"].kinds[0]
         types = kind.inputs
-        numbers = [start, step] if name not in INTEGERS else [_wrapped(start), _wrapped(step)]
-        launch(operation, Meaning(kind, types, (name,)), [*numbers, None], [made])
+        numbers = [start, step] if dtype not in INTEGERS else [_wrapped(start), _wrapped(step)]
+        launch(operation, Meaning(kind, types, (dtype,)), [*numbers, None], [made])
+    return made
+
+
+def linspace(
+    device: Device, start: float, stop: float, num: int = 50, *, endpoint: bool = True, dtype: object = "float32"
+) -> Array:
+    """Return a new array of ``num`` floats from ``start`` to ``stop`` in equal steps, as ``np.linspace`` has them.
+
+    Each is ``start + step * number`` in float32, rounded to ``dtype``; the last one is ``stop`` itself.
+
+    Args:
+        device: where it lives.
+        start: the first number.
+        stop: the last one; that which would follow, without ``endpoint``.
+        num: how many.
+        endpoint: whether ``stop`` is among them.
+        dtype: float32, float16 or bfloat16.
+
+    Raises:
+        InvalidUsageError: no finite numbers that float32 holds, or a ``num`` that is no whole number from 0 up.
+        UnsupportedError: another ``dtype``.
+        OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> vkpar.linspace(device, 0, 1, 3).tolist()
+        [0.0, 0.5, 1.0]
+    """
+    name = dtypes.resolve(dtype).name
+    if name not in FLOATS:
+        raise UnsupportedError(f"linspace makes {', '.join(FLOATS)}, not {name}")
+    if not (holds(start) and holds(stop) and _is_whole(num)) or num < 0:
+        raise InvalidUsageError(
+            f"linspace takes finite numbers that float32 holds and how many there are, not {start}, {stop}, {num}"
+        )
+    parts = max(num - 1, 1) if endpoint else max(num, 1)
+    made = _stepped(device, start, (float(stop) - float(start)) / parts, operator.index(num), name)
+    if endpoint and num > 1:
+        fill(made[-1:], stop)
     return made
 
 

@@ -16,9 +16,10 @@ from vkpar.arrays.layout import WIDE
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import check_arrays, check_out, check_overlap
+from vkpar.ops.call.checks import NARROW, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.call.dispatch import run_pair
 from vkpar.ops.elementwise import cpu
+from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.quantized.weights import Quantized, take_rows
@@ -86,6 +87,8 @@ def _take_anew(table: Array, indices: Array, axis: int, out: Array | None) -> Ar
     check_arrays("take", out, table=table, indices=indices)
     if not table.ndim:
         raise InvalidUsageError("take: the table has no dimension that rows could be taken along")
+    if indices.dtype.name in NARROW - {"bool"}:
+        return take(table, cast(indices, widened(indices)), axis, out=out)
     if indices.dtype.name not in INTEGERS:
         raise UnsupportedError(f"take: indices are {' or '.join(INTEGERS)}, not {indices.dtype}; cast them")
     if not -table.ndim <= axis < table.ndim:

@@ -20,6 +20,9 @@ FLOATS: Final = {"float32": 0, "float16": 1, "bfloat16": 2}
 INTEGERS: Final = ("int32", "uint32")
 # What the variants of the kernels are called after.
 SHORT: Final = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "uint32": "i32"}
+# Types that are stored, and converted before anything is computed; those of 64 bits by the user alone.
+NARROW: Final = frozenset({"int8", "uint8", "int16", "uint16", "bool"})
+OTHERS: Final = NARROW | {"int64", "uint64"}
 
 NUMBERS: Final = (int, float, np.bool_, np.integer, np.floating, ml_dtypes.bfloat16)
 LARGEST: Final = 3.4028235e38  # what float32 holds
@@ -31,6 +34,11 @@ def holds(number: object) -> bool:
         return isinstance(number, (Real, *NUMBERS)) and -LARGEST <= float(number) <= LARGEST
     except OverflowError:
         return False
+
+
+def widened(array: Array) -> str:
+    """Return the type that integers of 8 and 16 bits, and truth, are computed in."""
+    return "uint32" if array.dtype.numpy.kind == "u" else "int32"
 
 
 def check_arrays(operation: str, out: Array | None, **operands: Array) -> None:
@@ -73,7 +81,7 @@ def advice(*dtypes: DType | str) -> str:
     """Return what to do about types that no device computes, for the end of a message."""
     if any(dtype == "float64" for dtype in dtypes):
         return ', NumPy\'s default type: upload it as device.array(x, dtype="float32") or x.astype(np.float32)'
-    if all(str(dtype) in SHORT for dtype in dtypes):
+    if all(str(dtype) in SHORT or str(dtype) in OTHERS for dtype in dtypes):
         return '; convert it on the device: a.astype("float32")'
     return "; convert on the host, such as with x.astype(np.float32)"
 

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from vkpar import dtypes
+from vkpar.abi import elementwise as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
+from vkpar.dtypes import DType
 from vkpar.errors import UnsupportedError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, check_arrays, check_out, check_overlap
+from vkpar.ops.call.checks import FLOATS, INTEGERS, OTHERS, SHORT, advice, check_arrays, check_out, check_overlap
 from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.elementwise.run import computed
 from vkpar.ops.elementwise.shipped import Shipped
-from vkpar.ops.elementwise.ways import Meaning, Operand
+from vkpar.ops.elementwise.ways import Meaning, Operand, binding
 
 
 class _Conversion(Shipped):
@@ -39,18 +42,21 @@ _CONVERSIONS: Final = {
 }
 
 
+_KINDS: Final = {"u": 0, "i": 1, "f": 2, "b": 3}  # of shaders/narrow.comp
+
+
 def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
     """Return the elements of ``a`` in another type.
 
     Floats are rounded to nearest even: overflow gives infinity; NaN (as the canonical one) and infinity are kept;
     subnormal values are exact. Floats become integers by dropping the fraction; what is out of range becomes the
-    nearest integer of the type, NaN becomes 0. Integers become floats by way of float32, rounded. int32 and uint32 keep
-    their bits.
+    nearest integer of the type, NaN becomes 0. Integers become floats by way of float32, rounded. Integers become
+    others by their lowest bits, as NumPy's do; all but 0 becomes the truth value 1.
 
     Args:
-        a: any shape; float32, float16, bfloat16, int32 or uint32, or any type when ``dtype`` is its own (then bytes are
-            copied).
-        dtype: float32, float16, bfloat16, int32 or uint32.
+        a: any shape; float32, float16, bfloat16, an integer of 8 to 64 bits or bool, or any type when ``dtype`` is its
+            own (then bytes are copied).
+        dtype: one of these.
         out: where the result goes, of ``a``'s shape and of type ``dtype``; by default a new array.
 
     Raises:
@@ -72,11 +78,14 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
     conversion = _CONVERSIONS.get((a.dtype.name, target.name))
     if conversion is not None:
         return conversion(a, out=out)
+    if a.dtype != target and OTHERS & {a.dtype.name, target.name}:
+        return _narrow(a, target, out)
     same_bits = a.dtype == target or (a.dtype.name in INTEGERS and target.name in INTEGERS)
     if not same_bits:
         if target.name not in SHORT:
             raise UnsupportedError(
-                f"cast makes {', '.join(SHORT)}, not {target}; convert on the host: a.numpy().astype('{target}')"
+                f"cast makes {', '.join((*SHORT, *sorted(OTHERS)))}, not {target}; convert on the host: "
+                f"a.numpy().astype('{target}')"
             )
         computed("cast", a.dtype.name)
     made = a.device.empty(a.shape, target) if out is None else out
@@ -90,5 +99,43 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
         return made
     call = Call("cast", key_of("cast", (a,), (out,), target.name), (a,), (made,))
     landing.land(call, landing.packed(call, call.operands[0]), call.results[0])
+    call.keep()
+    return made
+
+
+def _narrow(a: Array, target: DType, out: Array | None) -> Array:
+    """Convert from or to a type of :data:`OTHERS`."""
+    ours = {*OTHERS, *SHORT}
+    if not {a.dtype.name, target.name} <= ours:
+        other = target if a.dtype.name in ours else a.dtype
+        raise UnsupportedError(f"cast converts {', '.join(sorted(ours))}, not {other}{advice(other)}")
+    if out is not None:
+        check_out("cast", out, a.shape, target)
+        check_overlap("cast", out, a, in_place=False)
+    if a.dtype.is_float and a.dtype != "float32":
+        a = cast(a, "float32")
+    if target.is_float and target != "float32":
+        return cast(cast(a, "float32"), target, out=out)
+    made = a.device.empty(a.shape, target) if out is None else out
+    if not a.size:
+        return made
+    call = Call("cast", key_of("cast", (a,), (out,), target.name), (a,), (made,))
+    source = landing.packed(call, call.operands[0])
+    if source.byte_offset % 4:
+        call.forget()
+        source = source.copy()
+    direct = made.is_contiguous and made.byte_offset % 4 == 0
+    direct = direct and (made.nbytes % 4 == 0 or made.byte_offset + made.nbytes == made.storage.nbytes)
+    result = call.results[0] if direct else call.temporary(made.shape, target)
+    places = [binding(array) for array in (source, result)]
+    if places[0] is None or places[1] is None:
+        raise UnsupportedError(f"cast: a kernel of {a.device} cannot see {a.nbytes} bytes at once; take parts of it")
+    (seen, first), (put, to) = places[0], places[1]
+    size, made_size = source.dtype.itemsize, target.itemsize
+    told = abi.Narrow(a.size, first * size // 4, to * made_size // 4)
+    kinds = (_KINDS[source.dtype.numpy.kind], _KINDS[target.numpy.kind])
+    constants = abi.NarrowConstants(8 * size, 8 * made_size, *kinds)
+    call.dispatch("narrow", (source, result), (seen, put), pack(told), -(-a.size // 1024), constants)
+    landing.land(call, result, call.results[0])
     call.keep()
     return made

@@ -20,7 +20,11 @@ from vkpar.ops.elementwise.expressions import (
     COMPARE,
     CONSTANTS,
     FLOATS,
+    INDEX_NAME,
     INTEGERS,
+    LOGIC,
+    OF_TWO_FLOATS,
+    OPERATORS,
     TESTS,
     WEAK,
     WEAK_FLOAT,
@@ -72,9 +76,13 @@ def typed(expression: Expression, types: tuple[str, ...]) -> Typed:
     Raises:
         InvalidUsageError, UnsupportedError: a part that these types do not have; the message shows where.
     """
-    types = tuple("uint32" if kind == "index" else kind for kind in types)
-    emitter = _Emitter(expression.text, dict(zip(expression.inputs, types, strict=True)), expression.inputs)
-    body, results = [], []
+    given = types[:-1] if expression.indexed else types
+    given = tuple("uint32" if kind == "index" else kind for kind in given)
+    emitter = _Emitter(expression.text, dict(zip(expression.inputs, given, strict=True)), expression.inputs)
+    if expression.indexed:
+        emitter.values[INDEX_NAME] = _Value(f"int(x{len(given)})", WEAK_INT)
+    body: list[str] = []
+    results: list[str] = []
     for number, (name, node) in enumerate(expression.statements):
         try:
             value = emitter.visit(node)
@@ -83,10 +91,11 @@ def typed(expression: Expression, types: tuple[str, ...]) -> Typed:
         stored = {BOOL: "uint32", WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(value.type, value.type)
         kept = value.type if value.type == BOOL else stored
         body.append(f"{glsl_type(kept)} v{number} = {emitter.coerced(value, kept, node)};")
-        y = f"v{number}" if kept == stored else f"uint(v{number})"
-        body.append(f"y{number} = {y};")
         emitter.values[name] = _Value(f"v{number}", kept, varies=value.varies)
-        results.append(stored)
+        if name in expression.outputs:
+            y = f"v{number}" if kept == stored else f"uint(v{number})"
+            body.append(f"y{len(results)} = {y};")
+            results.append(stored)
     return Typed(tuple(body), tuple(results), frozenset(emitter.functions))
 
 
@@ -223,11 +232,17 @@ class _Emitter:
         name = node.func.id
         if name == "where":
             return self._select(node, *node.args)
+        if name in OPERATORS or name in ("square", "reciprocal", "invert", "logical_not"):
+            return self.visit(_operator(node, name))
         values = [self.visit(part) for part in node.args]
         if name == "pow":
             return self._power(node, node.args[1], *values)
         if name in ("min", "max", "clip"):
             return self._extreme(node, name, values)
+        if name in LOGIC:
+            return self._logic(node, name, values)
+        if name in OF_TWO_FLOATS:
+            return self._of_two(node, name, values)
         return self._of_one(node, name, values[0])
 
     def _extreme(self, node: ast.Call, name: str, values: list[_Value]) -> _Value:
@@ -241,6 +256,20 @@ class _Emitter:
             codes[1:],
             _Value(codes[0], both),
         )
+
+    def _logic(self, node: ast.Call, name: str, values: list[_Value]) -> _Value:
+        sign = {"logical_and": "&&", "logical_or": "||", "logical_xor": "^^"}[name]
+        a, b = (self._truth(value, part) for value, part in zip(values, node.args, strict=True))
+        return _Value(f"({a} {sign} {b})", BOOL)
+
+    def _of_two(self, node: ast.Call, name: str, values: list[_Value]) -> _Value:
+        """Return a function of two floats."""
+        both = self._promoted(node, *values)
+        if both in INTEGERS:
+            self.fault(node, f"{name} of {both} would be float64: write float32(...)", UnsupportedError)
+        both = both if both in FLOATS else WEAK_FLOAT
+        codes = [self.coerced(value, both, part) for value, part in zip(values, node.args, strict=True)]
+        return self._called(name, both, *codes)
 
     def _of_one(self, node: ast.Call, name: str, value: _Value) -> _Value:
         argument = node.args[0]
@@ -313,6 +342,23 @@ class _Emitter:
         if not low <= int(number) < high if isinstance(number, int) else True:
             self.fault(node, f"{number} is no {target}32")
         return f"{int(number) % (1 << 32)}u" if target == "uint" else f"int({int(number) % (1 << 32)}u)"
+
+
+def _operator(node: ast.Call, name: str) -> ast.expr:
+    """Return the expression that a function by NumPy's name of an operator stands for."""
+    first = node.args[0]
+    made: ast.expr
+    if name == "invert":
+        made = ast.UnaryOp(ast.Invert(), first)
+    elif name == "logical_not":
+        made = ast.UnaryOp(ast.Not(), first)
+    elif name == "reciprocal":
+        made = ast.BinOp(ast.copy_location(ast.Constant(1), node), ast.Div(), first)
+    elif name == "square":
+        made = ast.BinOp(first, ast.Mult(), first)
+    else:
+        made = ast.BinOp(first, OPERATORS[name], node.args[1])
+    return ast.copy_location(made, node)
 
 
 def _unfolded(value: _Value, code: str) -> str:

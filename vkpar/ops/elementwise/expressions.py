@@ -8,6 +8,7 @@ too, and are stored as uint32 0 and 1.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
@@ -22,20 +23,19 @@ WEAK_INT: Final = "weak int"
 WEAK_FLOAT: Final = "weak float"
 WEAK: Final = (BOOL, WEAK_INT, WEAK_FLOAT)
 CONSTANTS: Final = {"pi": np.pi, "inf": np.inf, "nan": np.nan}
+INDEX_NAME: Final = "index"  # of the number of the element, counted in C order
 _RESERVED: Final = ("out", "True", "False", "None")
 
 # Those functions of one number that products apply to their results, too; of floats alone, but for relu.
 ACTIVATIONS: Final = ("relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
 # Functions of one float, by what they are called in expressions.
 OF_FLOATS: Final = (
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "round",
-    "trunc", *ACTIVATIONS[1:],
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "arcsin", "arccos",
+    "arctan", "sinh", "cosh", "erf", "floor", "ceil", "round", "trunc", *ACTIVATIONS[1:],
 )  # fmt: skip
 TESTS: Final = ("isnan", "isinf", "isfinite")
+OF_TWO_FLOATS: Final = ("arctan2", "hypot")
 CASTS: Final = {"float32": "float32", "int32": "int32", "uint32": "uint32"}
-FUNCTIONS: Final = tuple(
-    sorted((*OF_FLOATS, *TESTS, *CASTS, "abs", "sign", "relu", "min", "max", "pow", "where", "clip"))
-)
 
 BINARY: Final[dict[type[ast.operator], str]] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -44,6 +44,24 @@ BINARY: Final[dict[type[ast.operator], str]] = {
 COMPARE: Final[dict[type[ast.cmpop], str]] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
 }  # fmt: skip
+
+# NumPy's names of operators.
+OPERATORS: Final[dict[str, ast.operator]] = {
+    "mod": ast.Mod(), "floor_divide": ast.FloorDiv(), "bitwise_and": ast.BitAnd(), "bitwise_or": ast.BitOr(),
+    "bitwise_xor": ast.BitXor(), "left_shift": ast.LShift(), "right_shift": ast.RShift(),
+}  # fmt: skip
+LOGIC: Final = ("logical_and", "logical_or", "logical_xor")
+_COUNTS: Final = {
+    **dict.fromkeys((*OF_TWO_FLOATS, *OPERATORS, *LOGIC, "pow"), (2, 2)),
+    **dict.fromkeys(("min", "max"), (2, 8)),
+    **dict.fromkeys(("where", "clip"), (3, 3)),
+}
+FUNCTIONS: Final = tuple(
+    sorted(
+        {*OF_FLOATS, *OF_TWO_FLOATS, *TESTS, *CASTS, *OPERATORS, *LOGIC, *_COUNTS}
+        | {"abs", "sign", "relu", "square", "reciprocal", "invert", "logical_not"}
+    )
+)
 
 # What expressions are made of, beside calls.
 _PARTS: Final = (ast.Constant, ast.Name, ast.UnaryOp, ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp)
@@ -56,13 +74,15 @@ class Expression:
     Attributes:
         text: what was parsed.
         inputs: the names of arrays and scalars, in the order in which they come first.
-        outputs: the names on the left, in order.
+        outputs: the names on the left, in order, those left out that begin with ``_``.
+        indexed: whether it reads the number of the element.
     """
 
     text: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     statements: tuple[tuple[str, ast.expr], ...] = field(compare=False)  # the text says it all
+    indexed: bool = False
 
 
 def glsl_type(dtype: str) -> str:
@@ -102,22 +122,39 @@ def parse(text: str) -> Expression:
     for statement in tree.body:
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             fault(text, statement, "an expression is made of assignments, such as 'y = a * x + b'")
-        target = statement.targets[0]
-        if not isinstance(target, ast.Name):
-            fault(text, target, "a name stands on the left of an assignment")
         _check_parts(text, statement.value)
         known = {name for name, _ in statements}
-        for node in _names(statement.value):
-            if node.id not in known and node.id not in CONSTANTS:
-                _check_name(text, node)
-                inputs[node.id] = None
-        if target.id in inputs or target.id in known:
-            fault(text, target, f"{target.id!r} is an input or was assigned before; an output has a name of its own")
-        _check_name(text, target)
-        statements.append((target.id, statement.value))
+        inputs.update(dict.fromkeys(_inputs(text, statement.value, known)))
+        statements.append((_target(text, statement.targets[0], known | inputs.keys()), statement.value))
     if not statements:
         raise InvalidUsageError("elementwise: an expression assigns to at least one name, such as 'y = max(x, 0.0)'")
-    return Expression(text, tuple(inputs), tuple(name for name, _ in statements), tuple(statements))
+    outputs = tuple(name for name, _ in statements if not name.startswith("_"))
+    if not outputs:
+        raise InvalidUsageError("elementwise: names that begin with _ are not stored; give a result another name")
+    given = tuple(name for name in inputs if name != INDEX_NAME)
+    return Expression(text, given, outputs, tuple(statements), indexed=INDEX_NAME in inputs)
+
+
+def _inputs(text: str, value: ast.expr, known: set[str]) -> Iterator[str]:
+    """Yield the names of inputs that an assignment reads."""
+    for node in _names(value):
+        if node.id not in known and node.id not in CONSTANTS:
+            _check_name(text, node)
+            if node.id.startswith("_"):
+                fault(text, node, f"{node.id!r} was not assigned before; no input begins with _")
+            yield node.id
+
+
+def _target(text: str, target: ast.expr, taken: set[str]) -> str:
+    """Return the name that is assigned to."""
+    if not isinstance(target, ast.Name):
+        fault(text, target, "a name stands on the left of an assignment")
+    if target.id == INDEX_NAME:
+        fault(text, target, "'index' is the number of the element; take another name")
+    if target.id in taken:
+        fault(text, target, f"{target.id!r} is an input or was assigned before; an output has a name of its own")
+    _check_name(text, target)
+    return target.id
 
 
 def _names(node: ast.expr) -> list[ast.Name]:
@@ -148,7 +185,7 @@ def _check_call(text: str, node: ast.Call) -> None:
     if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
         fault(text, node, "functions take plain arguments")
     name = node.func.id
-    least, most = {"min": (2, 8), "max": (2, 8), "pow": (2, 2), "where": (3, 3), "clip": (3, 3)}.get(name, (1, 1))
+    least, most = _COUNTS.get(name, (1, 1))
     if not least <= len(node.args) <= most:
         fault(text, node, f"{name} takes {least if least == most else f'{least} to {most}'} arguments")
 

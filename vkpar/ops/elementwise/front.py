@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, overload
 from vkpar.abi.elementwise import Specialized
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
+from vkpar.ops.call.checks import NARROW, widened
+from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.emit import typed
 from vkpar.ops.elementwise.expressions import INTEGERS, WEAK_FLOAT, WEAK_INT, Expression, parse
 from vkpar.ops.elementwise.generate import source
-from vkpar.ops.elementwise.kinds import WORDS, KernelTypes
-from vkpar.ops.elementwise.run import computed, run
+from vkpar.ops.elementwise.kinds import INDEX, WORDS, KernelTypes
+from vkpar.ops.elementwise.run import NarrowTypesError, check_indexed, computed, run
 from vkpar.ops.elementwise.ways import Meaning, Operand
 from vkpar.unpickled import Fixed
 from vkpar.vulkan.pipelines import shader
@@ -72,7 +74,10 @@ class Elementwise(Fixed):
         outs = (out,) if isinstance(out, Array) else (None,) * len(self.outputs) if out is None else tuple(out)
         if len(outs) != len(self.outputs):
             raise InvalidUsageError(f"{self!r} has the outputs {', '.join(self.outputs)}; out has {len(outs)} arrays")
-        made = run(self._run, given, outs)
+        try:
+            made = run(self._run, given, outs)
+        except NarrowTypesError:
+            made = run(self._run, [_wide(operand) for operand in given], outs)
         return made[0] if len(made) == 1 else tuple(made)
 
     def _ordered(self, operands: Sequence[Operand], named: dict[str, Operand]) -> list[Operand]:
@@ -87,6 +92,12 @@ class Elementwise(Fixed):
             )
         rest = dict(zip(left, operands, strict=True))
         return [named[name] if name in named else rest[name] for name in self.inputs]
+
+
+def _wide(operand: Operand) -> Operand:
+    """Return an operand, an array of integers of 8 or 16 bits, or of truth, as one of 32 bits."""
+    narrow = isinstance(operand, Array) and operand.dtype.name in NARROW
+    return cast(operand, widened(operand)) if narrow else operand
 
 
 class _Compiled:
@@ -110,6 +121,9 @@ class _Compiled:
             else (WEAK_INT if whole and hasattr(operand, "__index__") else WEAK_FLOAT)
             for operand in operands
         )
+        if self._expression.indexed:
+            check_indexed(operands)
+            kinds += (INDEX,)
         results = typed(self._expression, kinds).results
         types = tuple({WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(kind, kind) for kind in kinds)
         return Meaning(KernelTypes(kinds, results), types, results)
@@ -152,9 +166,11 @@ def elementwise(text: str) -> Elementwise:
         step = vkpar.elementwise("m2 = beta * m + g; w2 = w - lr * m2")
         step(m=m, g=g, w=w, beta=0.9, lr=0.1, out=(m, w))
 
-    Each output is assigned once; names on the left are outputs, which later assignments may use (unrounded), all other
-    names are inputs. Expressions are Python's: ``+ - * / // % **``, comparisons, ``and or not``, ``a if c else b``,
-    ``& | ^ ~ << >>`` of integers, numbers, ``pi inf nan``, and functions: see docs/elementwise.md.
+    Each name is assigned once. Names on the left are outputs, which later assignments may use (unrounded), but for
+    those that begin with ``_``, which are not stored. ``index`` is the number of the element, counted in C order,
+    and takes the type of what it meets, as numbers do. All other names are inputs. Expressions are Python's:
+    ``+ - * / // % **``, comparisons, ``and or not``, ``a if c else b``, ``& | ^ ~ << >>`` of integers, numbers,
+    ``pi inf nan``, and functions: see docs/elementwise.md.
 
     Inputs are broadcast as NumPy broadcasts them. float32, float16 and bfloat16 are computed in float32 and rounded
     once; int32 and uint32 wrap. Results have the type that ``np.result_type`` gives the arrays that they are made of;

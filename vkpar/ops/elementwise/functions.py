@@ -14,7 +14,8 @@ from typing import Any
 
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.call.checks import NUMBERS
+from vkpar.ops.call.checks import NARROW, NUMBERS
+from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.shipped import SHIPPED, Comparison, Shipped
 
 _greater, _greater_equal = Comparison("less", "greater"), Comparison("less_equal", "greater_equal")
@@ -148,6 +149,81 @@ def greater_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
         [0, 1]
     """
     return _greater_equal(b, a, out=out)
+
+
+def is_whole(x: object) -> bool:
+    """Say whether something is an array of whole numbers."""
+    return isinstance(x, Array) and (x.dtype.name in INTEGERS or x.dtype.name in NARROW)
+
+
+def isnan(x: Array, *, out: Array | None = None) -> Array:
+    """Return 1 where ``x`` is NaN, else 0.
+
+    Examples:
+        >>> vkpar.isnan(device.array([1.0, float("nan")])).tolist()
+        [0, 1]
+    """
+    return SHIPPED["not_equal"](x, x, out=out) if is_whole(x) else SHIPPED["isnan"](x, out=out)
+
+
+def isinf(x: Array, *, out: Array | None = None) -> Array:
+    """Return 1 where ``x`` is infinite, else 0.
+
+    Examples:
+        >>> vkpar.isinf(device.array([1.0, float("inf")])).tolist()
+        [0, 1]
+    """
+    return SHIPPED["not_equal"](x, x, out=out) if is_whole(x) else SHIPPED["isinf"](x, out=out)
+
+
+def isfinite(x: Array, *, out: Array | None = None) -> Array:
+    """Return 1 where ``x`` is neither NaN nor infinite, else 0.
+
+    Examples:
+        >>> vkpar.isfinite(device.array([1.0, float("inf")])).tolist()
+        [1, 0]
+    """
+    return SHIPPED["equal"](x, x, out=out) if is_whole(x) else SHIPPED["isfinite"](x, out=out)
+
+
+def logical_and(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return 1 where both are other than 0, else 0; NaN is no 0.
+
+    Examples:
+        >>> vkpar.logical_and(device.array([0, 2]), 3).tolist()
+        [0, 1]
+    """
+    return SHIPPED["logical_and"](a, b, out=out)
+
+
+def logical_or(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return 1 where one is other than 0, else 0; NaN is no 0.
+
+    Examples:
+        >>> vkpar.logical_or(device.array([0, 2]), 0).tolist()
+        [0, 1]
+    """
+    return SHIPPED["logical_or"](a, b, out=out)
+
+
+def logical_xor(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return 1 where one of two is 0 and the other is not, else 0.
+
+    Examples:
+        >>> vkpar.logical_xor(device.array([0, 2]), 3).tolist()
+        [1, 0]
+    """
+    return SHIPPED["logical_xor"](a, b, out=out)
+
+
+def logical_not(x: Array, *, out: Array | None = None) -> Array:
+    """Return 1 where ``x`` is 0, else 0; NaN is no 0.
+
+    Examples:
+        >>> vkpar.logical_not(device.array([0, 2])).tolist()
+        [1, 0]
+    """
+    return equal(x, 0, out=out)
 
 
 def where(condition: Any, a: Any, b: Any, *, out: Array | None = None) -> Array:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from vkpar.errors import within_limits
@@ -81,15 +82,17 @@ def _functions(names: frozenset[str]) -> str:
     return "".join(text for name, text in functions.items() if name in needed)  # in the order of the file
 
 
-def source(meaning: Typed, kind: KernelTypes, form: str, *, precise: bool = False) -> str:
+def source(meaning: Typed | Sequence[Typed], kind: KernelTypes, form: str, *, precise: bool = False) -> str:
     """Return the GLSL of a kernel.
 
     Args:
-        meaning: what the expression means for the types of ``kind``.
+        meaning: what the expression means for the types of ``kind``; of several, the last specialization constant,
+            CHOSEN, says which is computed.
         kind: those types.
         form: ``FLAT``, ``TILE`` for the kernel with strides, or ``FULL`` or ``ROWS`` where :func:`may_be_full` says so.
         precise: round every product before it is added to something, so that all drivers give the same bits.
     """
+    meanings = [meaning] if isinstance(meaning, Typed) else list(meaning)
     operands = [(f"a{place}", kind.inputs[number]) for place, number in enumerate(kind.bound)]
     results = [(f"r{place}", dtype) for place, dtype in enumerate(kind.results)]
     bindings = len(operands) + len(results)
@@ -112,8 +115,11 @@ def source(meaning: Typed, kind: KernelTypes, form: str, *, precise: bool = Fals
         lines.append(f"layout(constant_id = {first + 1}) const bool {name}_WIDE = false;")
         put = "IN" if binding < len(operands) else "OUT"
         lines.append(f"ELEMENTS_{put}({name}, {binding}, {code}, {name}_WIDE)")
-    lines.append(_functions(meaning.functions))
-    lines.append(_compute(meaning, kind, precise))
+    lines.append(_functions(frozenset().union(*(each.functions for each in meanings))))
+    if len(meanings) > 1:
+        last = FIRST_CONSTANT + (3 if kind.open else 2) * bindings
+        lines.append(f"layout(constant_id = {last}) const uint CHOSEN = 0u;")
+    lines.append(_compute(meanings, kind, precise))
     if form in (FULL, ROWS):
         lines += cpu.kernel(form, operands, results, kind)
     else:
@@ -121,14 +127,22 @@ def source(meaning: Typed, kind: KernelTypes, form: str, *, precise: bool = Fals
     return "\n".join(lines) + "\n"
 
 
-def _compute(meaning: Typed, kind: KernelTypes, precise: bool) -> str:
+def _compute(meanings: Sequence[Typed], kind: KernelTypes, precise: bool) -> str:
     """Return the function that computes one element of each output."""
     inputs = [f"{glsl_of(dtype)} x{number}" for number, dtype in enumerate(kind.inputs)]
     outputs = [f"out {glsl_type(dtype)} y{number}" for number, dtype in enumerate(kind.results)]
+    bodies = [_body(meaning, precise) for meaning in meanings]
+    body = bodies[0]
+    if len(bodies) > 1:
+        choices = [f"if (CHOSEN == {number}u) {{\n{text}\n    }}" for number, text in enumerate(bodies[:-1])]
+        body = "    " + " else ".join([*choices, f"{{\n{bodies[-1]}\n    }}"])
+    return f"void compute({', '.join([*inputs, *outputs])}) {{\n{body}\n}}"
+
+
+def _body(meaning: Typed, precise: bool) -> str:
     kinds = ("float ", "int ", "uint ", "bool ")  # of all: what floats are compared for is no less precise
     lines = (f"precise {line}" if precise and line.startswith(kinds) else line for line in meaning.body)
-    body = "\n".join(f"    {line}" for line in lines)
-    return f"void compute({', '.join([*inputs, *outputs])}) {{\n{body}\n}}"
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def _four(name: str, dtype: str, at: str, n: str) -> str:

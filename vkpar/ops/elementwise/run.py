@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,15 +16,19 @@ from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call
-from vkpar.ops.call.checks import NUMBERS, advice
+from vkpar.ops.call.checks import NARROW, NUMBERS, advice
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
-from vkpar.ops.elementwise.kinds import KernelTypes
+from vkpar.ops.elementwise.kinds import INDEX, WORDS, KernelTypes
 from vkpar.ops.elementwise.ways import Dispatch, Meaning, Operand, Operation, binding
 from vkpar.ops.elementwise.words import Words
 
 COMPUTED: Final = (*FLOATS, *INTEGERS)
 _FEW: Final = 2  # operands of the usual calls
 _SMALL: Final = 4  # elements: operands that no binding holds are copied aside
+
+
+class NarrowTypesError(UnsupportedError):
+    """Integers of 8 or 16 bits, or truth, which are to be converted first."""
 
 
 def run(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None]) -> list[Array]:
@@ -147,6 +152,17 @@ def _check_out(
     out.renew()
 
 
+def check_indexed(operands: Sequence[Operand]) -> None:
+    """Refuse results whose elements an int32 does not count.
+
+    Raises:
+        UnsupportedError: there are too many.
+    """
+    size = math.prod(broadcast_shape(*(operand.shape for operand in operands if isinstance(operand, Array))))
+    if size > 1 << 31:
+        raise UnsupportedError(f"elementwise: index is an int32, which counts no {size} elements; take parts of them")
+
+
 def computed(name: str, *names: str) -> None:
     """Refuse dtypes that devices do not compute.
 
@@ -154,6 +170,8 @@ def computed(name: str, *names: str) -> None:
         UnsupportedError: there is one.
     """
     for dtype in names:
+        if dtype in NARROW:
+            raise NarrowTypesError(f"{name} computes {', '.join(COMPUTED)}, not {dtype}{advice(dtype)}")
         if dtype not in COMPUTED:
             raise UnsupportedError(f"{name} computes {', '.join(COMPUTED)}, not {dtype}{advice(dtype)}")
 
@@ -204,13 +222,19 @@ def _materialised(
     """Run where no kernel does: on parts of operands that no binding holds, or on contiguous copies."""
     shape, arrays = outs[0].shape, [*(view for view in views if isinstance(view, Array)), *outs]
     bound = all(binding(array) is not None for array in arrays)
-    if bound and all(array.is_contiguous for array in arrays):
-        raise UnsupportedError(f"{operation.name}: {len(arrays)} arrays and numbers are more than a kernel takes")
+    plain = all(array.is_contiguous for array in arrays)
+    if bound and plain:
+        most = min(WORDS - 2 - len(meaning.kind.numbers), outs[0].device.limits.max_storage_buffers)
+        raise UnsupportedError(
+            f"{operation.name}: {len(arrays)} arrays, results among them, are more than the {most} that a kernel takes "
+            "here; write two expressions, or put arrays into one, which vkpar.stack does, and take its rows in turn"
+        )
+    bound = bound or (INDEX in meaning.kind.inputs and not plain)  # elements are counted side by side
     if bound or outs[0].size <= _SMALL:
-        plain = [(view.contiguous() if bound else view.copy()) if isinstance(view, Array) else view for view in views]
+        beside = [(view.contiguous() if bound else view.copy()) if isinstance(view, Array) else view for view in views]
         direct = [out.is_contiguous if bound else binding(out) is not None for out in outs]
         targets = [out if fits else out.device.empty(shape, out.dtype) for out, fits in zip(outs, direct, strict=True)]
-        launch(operation, meaning, plain, targets, base=base)
+        launch(operation, meaning, beside, targets, base=base)
         landing.settle(targets, outs)
         return
     axis, half = _cut(shape, [array for array in arrays if binding(array) is None])

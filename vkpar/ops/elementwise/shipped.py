@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from vkpar import dtypes
 from vkpar.abi.elementwise import Specialized
-from vkpar.arrays.array import Array
+from vkpar.arrays.array import Array, check_same_device
 from vkpar.arrays.operators import operations
-from vkpar.errors import UnsupportedError
-from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.call.checks import NARROW
+from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS, TESTS
 from vkpar.ops.elementwise.kinds import TILE, WORDS, KernelTypes
-from vkpar.ops.elementwise.run import computed, run
+from vkpar.ops.elementwise.run import NarrowTypesError, computed, run
 from vkpar.ops.elementwise.table import BUILTINS, Builtin, kind_of
 from vkpar.ops.elementwise.ways import Meaning, Operand
+from vkpar.text import shown
 
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.vulkan.pipelines.kernel import Pipeline
+
+COMPARISONS: Final = frozenset({"equal", "not_equal", "less", "less_equal"})
+_TRUTH: Final = COMPARISONS | {*TESTS, "logical_and", "logical_or", "logical_xor"}  # whose results are uint32 0 and 1
 
 
 class MixedTypesError(UnsupportedError):
@@ -52,9 +59,40 @@ class Shipped:
         """Run it on arrays and numbers; integers that meet floats are converted first."""
         try:
             return run(self, operands, (out,))[0]
+        except NarrowTypesError as error:
+            narrow = error
         except MixedTypesError as error:
-            mixed = error
-        return self._mixed(operands, out, mixed)
+            return self._mixed(operands, out, error)
+        return self._widened(operands, out, narrow)
+
+    def _widened(self, operands: Sequence[Operand], out: Array | None, narrow: NarrowTypesError) -> Array:
+        """Run it on integers of 8 and 16 bits, and truth, by way of 32 bits, which wrap alike."""
+        arrays = [operand for operand in operands if isinstance(operand, Array)]
+        if any(array.dtype.name in ("int64", "uint64", "float64") for array in arrays):
+            raise narrow
+        check_same_device(*arrays)
+        valued = [operand for operand in operands[self._masks :] if isinstance(operand, Array)]
+        numbers = [operand for operand in operands[self._masks :] if not isinstance(operand, Array)]
+        target = dtypes.result_type(*(array.dtype for array in valued)) if valued else dtypes.int32
+        if target == "bool" and any(not isinstance(number, bool | np.bool_) for number in numbers):
+            target = dtypes.int32
+        if target == "bool" and self.name in ("subtract", "negative"):
+            raise UnsupportedError(f"{self.name} of truth values: logical_xor and logical_not are what there is")
+        if target.name in NARROW and all(map(_is_whole, numbers)):
+            _check_numbers(self.name, target, numbers)
+        wide = "uint32" if target == "uint32" else "int32"
+        convert = operations["cast"]
+        given = [
+            convert(operand, wide if number >= self._masks else "uint32")
+            if isinstance(operand, Array) and operand.dtype.name in NARROW
+            else operand
+            for number, operand in enumerate(operands)
+        ]
+        kept = self._builtin.name in _TRUTH or target.name not in NARROW or not all(map(_is_whole, numbers))
+        if kept:
+            return self(*given, out=out)
+        made: Array = convert(self(*given), target, out=out)
+        return made
 
     def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
         """Run it on integers that meet floats, or each other."""
@@ -118,8 +156,17 @@ class Shipped:
                 kind, constants = kind.closed, Specialized(constants.lying)
         name = self._builtin.kernel(kind, form)
         logical = device.logical
-        given = (*constants.lying, *constants.types)
+        members = self._builtin.members(kind)
+        chosen = (members.index(self._builtin),) if len(members) > 1 else ()
+        given = (*constants.lying, *constants.types, *chosen)
         return logical.pipelines.shipped(name, bindings, 4 * WORDS, given, pushes=logical.pushes(bindings))
+
+
+def _check_numbers(name: str, dtype: dtypes.DType, numbers: Sequence[Any]) -> None:
+    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max)
+    for number in numbers:
+        if not low <= int(number) <= high:
+            raise InvalidUsageError(f"{name}: the number {shown(number)} is no {dtype}")
 
 
 def _is_whole(number: object) -> bool:
@@ -141,5 +188,4 @@ class Comparison(Shipped):
         return SHIPPED["multiply"](found, SHIPPED["less_equal"](0, signed), out=out)
 
 
-COMPARISONS: Final = frozenset({"equal", "not_equal", "less", "less_equal"})
 SHIPPED: Final = {name: (Comparison if name in COMPARISONS else Shipped)(name) for name in BUILTINS}

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from vkpar.ops.elementwise.emit import typed
-from vkpar.ops.elementwise.expressions import ACTIVATIONS, FLOATS, INTEGERS, parse
+from vkpar.ops.elementwise.expressions import ACTIVATIONS, FLOATS, INTEGERS, TESTS, parse
 from vkpar.ops.elementwise.generate import may_be_full, source
 from vkpar.ops.elementwise.kinds import FLAT, FULL, INDEX, ROWS, TILE, KernelTypes
 
+# Functions of one float that share their kernels.
+OF_ONE: Final = (
+    "floor", "ceil", "round", "trunc", "sign", "square", "reciprocal", "sin", "cos", "tan", "arcsin", "arccos",
+    "arctan", "sinh", "cosh", "log2", "log10", "log1p", "expm1", "exp2", "erf",
+)  # fmt: skip
 # What kernels are called after.
 _SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32", "uint16": "u16"}
 
@@ -23,15 +28,19 @@ class Builtin:
         name: of the operation.
         text: its expression.
         kinds: the types that there are kernels of, by name: for each input and result.
+        family: of operations that share their kernels, of which a specialization constant says which one is meant.
     """
 
     name: str
     text: str
     kinds: tuple[KernelTypes, ...]
+    family: str = ""
 
     def kernels(self) -> Iterator[tuple[str, KernelTypes, str]]:
-        """Yield the name of each kernel, its types, and its form."""
+        """Yield the name of each kernel, its types, and its form; those of a family with its first member."""
         for kind in self.kinds:
+            if self.members(kind)[0] is not self:
+                continue
             forms = [(kind, FLAT)]
             if INDEX not in kind.inputs:  # these make new arrays, whose elements lie side by side
                 forms.append((kind, TILE))
@@ -47,12 +56,22 @@ class Builtin:
         """Return the name of a kernel."""
         types = dict.fromkeys(kind.inputs + kind.results)
         short = "_".join(_SHORT[dtype] for dtype in types if dtype != INDEX)
-        return f"each_{self.name}_{'any' if kind.open else short}_{form}"
+        return f"each_{self.family or self.name}_{'any' if kind.open else short}_{form}"
 
     def glsl(self, kind: KernelTypes, form: str) -> str:
         """Return the GLSL of a kernel."""
-        expression = parse(self.text)
-        return source(typed(expression, kind.inputs), kind, form)
+        parsed = [parse(member.text) for member in self.members(kind)]
+        return source([typed(expression, kind.inputs) for expression in parsed], kind, form)
+
+    def members(self, kind: KernelTypes) -> list[Builtin]:
+        """Return the operations that have a kernel in common."""
+        if not self.family:
+            return [self]
+        return [
+            other
+            for other in BUILTINS.values()
+            if other.family == self.family and any(kind in (mine, mine.closed) for mine in other.kinds)
+        ]
 
 
 def _floats(inputs: int, result: str = "float32") -> tuple[KernelTypes, ...]:
@@ -94,10 +113,28 @@ def _table() -> Iterator[Builtin]:
     yield Builtin("from_uint32", "y = float32(x)", (to_float[1],))
     yield Builtin("to_int32", "y = int32(x)", (to_integer[0],))
     yield Builtin("to_uint32", "y = uint32(x)", (to_integer[1],))
+    yield from _families()
     steps = KernelTypes((INDEX, "float32", "float32"), ("float32",), open=True)
     whole = KernelTypes((INDEX, "int32", "int32"), ("int32",))
     yield Builtin("arange", "y = start + step * float32(i)", (_reordered(steps),))
     yield Builtin("arange_whole", "y = start + step * int32(i)", (_reordered(whole),))
+
+
+def _families() -> Iterator[Builtin]:
+    for name in OF_ONE:
+        yield Builtin(name, f"y = {name}(x)", _floats(1), "unary")
+    for name in TESTS:
+        yield Builtin(name, f"y = {name}(x)", _floats(1, "uint32"), "test")
+    for name in ("arctan2", "hypot"):
+        yield Builtin(name, f"y = {name}(a, b)", _floats(2), "binary")
+    for name in ("mod", "floor_divide"):
+        yield Builtin(name, f"y = {name}(a, b)", _all(2, *INTEGERS), "binary")
+    for name in ("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift"):
+        yield Builtin(name, f"y = {name}(a, b)", _integers(2, "int32"), "binary")
+    yield Builtin("right_shift", "y = right_shift(a, b)", _integers(2, *INTEGERS), "binary")
+    for name in ("logical_and", "logical_or", "logical_xor"):
+        yield Builtin(name, f"y = {name}(a, b)", _all(2, "int32", result="uint32"), "logic")
+    yield Builtin("clip", "y = clip(x, low, high)", _all(3, *INTEGERS))
 
 
 def _reordered(kind: KernelTypes) -> KernelTypes:

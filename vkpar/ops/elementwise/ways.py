@@ -118,7 +118,7 @@ class Dispatch:
         if len(found) < len(places):
             return None
         geometry = arrange(outs[0].shape, [array.strides for array in arrays], len(outs))
-        if geometry is None:
+        if geometry is None or (geometry.tile and INDEX in meaning.kind.inputs):
             return None
         numbers = [number for number, view in enumerate(bound) if not isinstance(view, Array)]
         modes, strides = list(geometry.modes), list(geometry.strides)

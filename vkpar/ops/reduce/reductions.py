@@ -15,9 +15,20 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import fill
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap
+from vkpar.ops.call.checks import (
+    FLOATS,
+    INTEGERS,
+    NARROW,
+    SHORT,
+    advice,
+    check_arrays,
+    check_out,
+    check_overlap,
+    widened,
+)
 from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.call.windows import writable_in_place
+from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.reduce import once, passes
 from vkpar.ops.reduce.passes import Reduction
 
@@ -132,8 +143,13 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
         return done[0]
     check_arrays(name, out, a=a)
     kind = _KINDS[name]
+    if a.dtype.name in NARROW:
+        wide = cast(a, widened(a))
+        if kind.family != "extreme":
+            return _reduced(name, wide, axis, keepdims, out)
+        return cast(_reduced(name, wide, axis, keepdims, None), a.dtype, out=out)
     result = _result_dtype(name, kind, a.dtype)
-    axes = _axes(name, kind, a, axis)
+    axes = axes_of(name, a, axis, single=kind.family == "place")
     shape = tuple(1 if index in axes else size for index, size in enumerate(a.shape) if keepdims or index not in axes)
     count = 1
     for index in axes:
@@ -166,11 +182,15 @@ def _result_dtype(name: str, kind: Reduction, dtype: DType) -> DType:
     return dtypes.float32 if kind.mean and dtype.name in INTEGERS else dtype
 
 
-def _axes(name: str, kind: Reduction, a: Array, axis: Axis) -> frozenset[int]:
-    """Return the axes to reduce, counted from 0."""
+def axes_of(name: str, a: Array, axis: Axis, *, single: bool = False) -> frozenset[int]:
+    """Return the axes to reduce, counted from 0.
+
+    Raises:
+        InvalidUsageError: no such axis, one named twice, or several where only a ``single`` one may be named.
+    """
     if axis is None:
         return frozenset(range(a.ndim))
-    if isinstance(axis, tuple) and kind.family == "place":
+    if isinstance(axis, tuple) and single:
         raise InvalidUsageError(f"{name} takes one axis, or None for all elements, not {axis}")
     found: list[int] = []
     try:

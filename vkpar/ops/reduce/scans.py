@@ -1,0 +1,169 @@
+"""Running sums and products along an axis."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Final
+
+from vkpar.abi import reduce as abi
+from vkpar.abi.words import pack
+from vkpar.arrays.array import Array
+from vkpar.arrays.operators import operations
+from vkpar.dtypes import DType
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.arrays.recipes import landed
+from vkpar.ops.call.call import Call, key_of, repeat
+from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
+from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.ways import binding
+
+if TYPE_CHECKING:
+    from vkpar.vulkan.memory.buffer import BufferRange
+
+CHUNK: Final = 4096  # elements of a row that a work-group takes; see shaders/scan.comp
+
+
+def cumsum(a: Array, axis: int | None = None, *, out: Array | None = None) -> Array:
+    """Return the running sums of elements along an axis, in the type of ``a``.
+
+    Floats are added in float32 in an order that shapes fix, and rounded once: the same bits each time. With n terms and
+    D = 16 * ceil(log2(n) / 12 + 1) the error is at most D * 2^-23 * (the sum of magnitudes so far). Integers wrap.
+
+    Args:
+        a: float32, float16, bfloat16, int32 or uint32, of any shape.
+        axis: along which; None for all elements in C order, in one dimension.
+        out: where the result goes, of its shape and type, sharing no memory with ``a``.
+
+    Raises:
+        InvalidUsageError: not an array, a closed one; no such axis; a wrong ``out``.
+        UnsupportedError: a type that devices do not compute; more bytes than a kernel of the device can see at once.
+
+    Examples:
+        >>> vkpar.cumsum(device.array([1.0, 2.0, 3.0])).tolist()
+        [1.0, 3.0, 6.0]
+    """
+    return _along("cumsum", a, axis, out)
+
+
+def cumprod(a: Array, axis: int | None = None, *, out: Array | None = None) -> Array:
+    """Return the running products of elements along an axis, as :func:`cumsum` does sums.
+
+    The error of the product of n floats is at most n * 2^-23 of itself, before it is rounded to its type.
+
+    Examples:
+        >>> vkpar.cumprod(device.array([1.0, 2.0, 3.0])).tolist()
+        [1.0, 2.0, 6.0]
+    """
+    return _along("cumprod", a, axis, out)
+
+
+def _along(name: str, a: Array, axis: int | None, out: Array | None) -> Array:
+    a, axis = checked(name, a, axis, out)
+    a = cast(a, widened(a)) if a.dtype.name in NARROW else a
+    if out is not None:
+        check_out(name, out, a.shape, a.dtype)
+        check_overlap(name, out, a, in_place=False)
+    if not a.size:
+        return a.copy() if out is None else out
+    rows = lying_last(a, axis)
+    made = scanned(name, rows.reshape(-1, rows.shape[-1]), product=name == "cumprod").reshape(rows.shape)
+    return back(name, made, a, axis, out)
+
+
+def checked(name: str, a: Array, axis: int | None, out: Array | None = None) -> tuple[Array, int]:
+    """Return the array, flat where no axis is named, and the axis counted from 0.
+
+    Raises:
+        InvalidUsageError: not an array, a closed one; no such axis.
+        UnsupportedError: a type that devices do not compute.
+    """
+    check_arrays(name, out, a=a)
+    if a.dtype.name not in SHORT and a.dtype.name not in NARROW:
+        raise UnsupportedError(f"{name} computes {', '.join(SHORT)}, not {a.dtype}{advice(a.dtype)}")
+    if axis is None:
+        return a.reshape(-1), 0
+    try:
+        axis = operator.index(axis)
+    except TypeError as error:
+        raise InvalidUsageError(f"{name}: an axis is a whole number, not {axis!r}") from error
+    if not -a.ndim <= axis < a.ndim:
+        raise InvalidUsageError(f"{name}: there is no axis {axis} in an array of shape {a.shape}")
+    return a, axis % a.ndim
+
+
+def lying_last(a: Array, axis: int) -> Array:
+    """Return an array of 32-bit elements that lie side by side, those along an axis as rows."""
+    moved = a.transpose((*(n for n in range(a.ndim) if n != axis), axis)) if axis != a.ndim - 1 else a
+    if moved.dtype.itemsize != 4:
+        moved = cast(moved, widened(moved) if moved.dtype.name in NARROW else "float32")
+    return moved.contiguous()
+
+
+def back(name: str, made: Array, a: Array, axis: int, out: Array | None, dtype: DType | None = None) -> Array:
+    """Return a result whose rows lie along an axis of ``a``, of ``a``'s type or another one, where it belongs."""
+    if axis != made.ndim - 1:
+        order = list(range(made.ndim - 1))
+        order.insert(axis, made.ndim - 1)
+        made = made.transpose(order)
+    dtype = a.dtype if dtype is None else dtype
+    if made.dtype != dtype:
+        return cast(made, dtype, out=out)
+    return made.contiguous() if out is None else landed(name, made, out, a)
+
+
+def scanned(name: str, rows: Array, *, product: bool = False) -> Array:
+    """Return the running sums of rows that lie side by side, of float32, int32 or uint32."""
+    done = repeat(name, (rows,), (None,))
+    if done is not None:
+        return done[0]
+    made = rows.device.empty(rows.shape, rows.dtype)
+    call = Call(name, key_of(name, (rows,), (None,)), (rows,), (made,))
+    scan(call, call.operands[0], call.results[0], product=product)
+    call.keep()
+    return made
+
+
+def scan(call: Call, source: Array, target: Array, *, product: bool = False) -> None:
+    """Record running sums of the rows of arrays of a call, of two dimensions.
+
+    Raises:
+        UnsupportedError: more than a kernel of the device can see at once.
+    """
+    rows, count = source.shape
+    chunks = -(-count // CHUNK)
+    if chunks == 1:
+        _dispatch(call, source, target, target, 1, product=product)
+        return
+    totals = call.temporary((rows, chunks), source.dtype)
+    _dispatch(call, source, target, totals, 0, product=product)
+    sums = call.temporary((rows, chunks), source.dtype)
+    scan(call, totals, sums, product=product)
+    _dispatch(call, source, target, sums, 2, product=product)
+    call.spare(totals)
+    call.spare(sums)
+
+
+def _dispatch(call: Call, source: Array, target: Array, totals: Array, phase: int, *, product: bool) -> None:
+    rows, count = source.shape
+    chunks = -(-count // CHUNK)
+    (a, a_first), (o, o_first), (s, s_first) = (seen(call, array) for array in (source, target, totals))
+    push = pack(abi.Scan(count, rows, chunks, a_first, o_first, s_first))
+    constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase)
+    call.dispatch("scan", (source, target, totals), (a, o, s), push, rows * chunks, constants)
+
+
+def seen(call: Call, array: Array) -> tuple[BufferRange, int]:
+    """Return what a kernel binds of an array, and the index of its first element.
+
+    Raises:
+        UnsupportedError: more than a kernel of the device can see at once.
+    """
+    place = binding(array)
+    if place is None:
+        raise UnsupportedError(
+            f"{call.operation}: a kernel of {array.device} cannot see {array.nbytes} bytes at once; take parts of it"
+        )
+    return place
+
+
+operations.update(cumsum=cumsum, cumprod=cumprod)

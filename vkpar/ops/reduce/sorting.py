@@ -1,0 +1,275 @@
+"""Sorted elements, where they lie, the largest ones, and what lies at places along an axis."""
+
+from __future__ import annotations
+
+import operator
+from typing import Final
+
+from vkpar.abi import reduce as abi
+from vkpar.abi.words import pack
+from vkpar.arrays.array import Array
+from vkpar.arrays.operators import operations
+from vkpar.dtypes import uint32
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.arrays.making import arange
+from vkpar.ops.arrays.take import take
+from vkpar.ops.call.call import Call, key_of, repeat
+from vkpar.ops.call.checks import FLOATS, NARROW, check_arrays, check_out, check_overlap, widened
+from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.expressions import INTEGERS
+from vkpar.ops.elementwise.functions import equal, less, where
+from vkpar.ops.reduce.scans import CHUNK, back, checked, lying_last, scan, seen
+
+_BITS: Final = 4  # of a pass; see shaders/sort.comp
+_MOST: Final = 1 << 31  # elements of all rows: places are words
+
+
+def sort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
+    """Return the elements in rising order along an axis, NaN last; equal ones keep their order.
+
+    Args:
+        a: float32, float16, bfloat16, int32 or uint32, of any shape.
+        axis: along which; None for all elements, in one dimension.
+        out: where the result goes, of its shape and type, sharing no memory with ``a``.
+
+    Raises:
+        InvalidUsageError: not an array, a closed one; no such axis; a wrong ``out``.
+        UnsupportedError: a type that devices do not compute; more than 2^31 elements, or more bytes than a kernel of
+            the device can see at once.
+
+    Examples:
+        >>> vkpar.sort(device.array([3.0, 1.0, 2.0])).tolist()
+        [1.0, 2.0, 3.0]
+    """
+    source, at = checked("sort", a, axis, out)
+    if out is not None:
+        check_out("sort", out, source.shape, a.dtype)
+        check_overlap("sort", out, a, in_place=False)
+    if not source.size:
+        return source.copy() if out is None else out
+    rows = lying_last(source, at)
+    return back("sort", _at(rows, _places("sort", rows), known=True), source, at, out)
+
+
+def argsort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
+    """Return where the elements lie that :func:`sort` gives, as uint32.
+
+    Arguments and errors are those of :func:`sort`; ``out`` is of uint32.
+
+    Examples:
+        >>> vkpar.argsort(device.array([3.0, 1.0, 2.0])).tolist()
+        [1, 2, 0]
+    """
+    source, at = checked("argsort", a, axis, out)
+    if out is not None:
+        check_out("argsort", out, source.shape, uint32)
+        check_overlap("argsort", out, a, in_place=False)
+    if not source.size:
+        return source.device.empty(source.shape, uint32) if out is None else out
+    return back("argsort", _places("argsort", lying_last(source, at)), source, at, out, uint32)
+
+
+def topk(a: Array, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
+    """Return the ``k`` largest elements along an axis, falling, or the least ones, rising; and where they lie.
+
+    NaN is last in either case, and of equal elements the first ones are taken.
+
+    Args:
+        a: float32, float16, bfloat16, int32 or uint32.
+        k: how many, from 0 to the length of the axis.
+        axis: along which.
+        largest: the least ones otherwise.
+
+    Returns:
+        The elements, of ``a``'s type, and their places, of uint32.
+
+    Raises:
+        InvalidUsageError: not an array, a closed one; no such axis, or a ``k`` that it has not.
+        UnsupportedError: as :func:`sort` says.
+
+    Examples:
+        >>> values, places = vkpar.topk(device.array([3.0, 1.0, 2.0]), 2)
+        >>> values.tolist(), places.tolist()
+        ([3.0, 2.0], [0, 2])
+    """
+    source, at = checked("topk", a, axis)
+    try:
+        k = operator.index(k)
+    except TypeError as error:
+        raise InvalidUsageError(f"topk takes a whole number, not {k!r}") from error
+    if not 0 <= k <= source.shape[at]:
+        raise InvalidUsageError(f"topk: there are no {k} elements along an axis of {source.shape[at]}")
+    shape = (*source.shape[:at], k, *source.shape[at + 1 :])
+    if not k or not source.size:
+        return source.device.empty(shape, a.dtype), source.device.empty(shape, uint32)
+    rows = lying_last(source, at)
+    places = _places("topk", rows, largest=bool(largest))[..., :k].contiguous()
+    return back("topk", _at(rows, places, known=True), source, at, None), back("topk", places, source, at, None, uint32)
+
+
+def take_along_axis(a: Array, indices: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
+    """Return the elements at places along an axis, as :func:`argsort` and :func:`topk` give these.
+
+    Args:
+        a: an array of any type.
+        indices: int32 or uint32, of ``a``'s shape but for the axis; those below 0 count from the end. A place that is
+            not there gives what :func:`take` gives.
+        axis: along which; None for ``a`` in one dimension.
+        out: where the result goes, of the indices' shape and ``a``'s type, sharing no memory with either.
+
+    Raises:
+        InvalidUsageError: not arrays, closed ones; no such axis; shapes that do not fit; a wrong ``out``.
+        UnsupportedError: indices of another type, or more elements than an int32 counts.
+
+    Examples:
+        >>> a = device.array([[3, 1, 2]])
+        >>> vkpar.take_along_axis(a, vkpar.argsort(a)).tolist()
+        [[1, 2, 3]]
+    """
+    check_arrays("take_along_axis", out, a=a, indices=indices)
+    source, axis = (a.reshape(-1), 0) if axis is None else (a, axis)
+    indices = _numbers(indices)
+    if indices.dtype.name not in INTEGERS:
+        raise UnsupportedError(f"take_along_axis: indices are {' or '.join(INTEGERS)}, not {indices.dtype}; cast them")
+    if indices.ndim != source.ndim or not -source.ndim <= axis < source.ndim:
+        raise InvalidUsageError(f"take_along_axis: axis {axis} of {source.shape}, and indices of {indices.shape}")
+    at = axis % source.ndim
+    if any(n != at and a_n != i_n for n, (a_n, i_n) in enumerate(zip(source.shape, indices.shape, strict=True))):
+        raise InvalidUsageError(f"take_along_axis: {source.shape} and {indices.shape} differ not along {axis} alone")
+    if out is not None:
+        check_out("take_along_axis", out, indices.shape, a.dtype)
+        check_overlap("take_along_axis", out, a, indices, in_place=False)
+    if not indices.size:
+        return source.device.empty(indices.shape, a.dtype) if out is None else out
+    order = (*(n for n in range(source.ndim) if n != at), at)
+    made = _at(source.transpose(order).contiguous(), indices.transpose(order).contiguous())
+    return back("take_along_axis", made, source, at, out)
+
+
+def one_hot(indices: Array, num_classes: int, dtype: object = "float32") -> Array:
+    """Return rows of zeros with a one each, where ``indices`` say; a number that no row has gives zeros alone.
+
+    Args:
+        indices: int32 or uint32, of any shape.
+        num_classes: the length of a row, which is the last axis of the result.
+        dtype: of the result.
+
+    Raises:
+        InvalidUsageError: not an array, or a negative length.
+        UnsupportedError: indices of another type, or a ``dtype`` that devices do not compute.
+
+    Examples:
+        >>> vkpar.one_hot(device.array([1, 0]), 2).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    check_arrays("one_hot", None, indices=indices)
+    indices = _numbers(indices)
+    if indices.dtype.name not in INTEGERS:
+        raise UnsupportedError(f"one_hot: indices are {' or '.join(INTEGERS)}, not {indices.dtype}; cast them")
+    if operator.index(num_classes) < 0:
+        raise InvalidUsageError(f"one_hot: rows of {num_classes} elements")
+    classes = arange(indices.device, num_classes, dtype=indices.dtype)
+    return cast(equal(indices[..., None], classes), dtype)
+
+
+def nonzero(a: Array) -> tuple[Array, ...]:
+    """Return where the elements lie that are not 0, in C order: for each axis their numbers along it, as uint32.
+
+    The host reads how many they are, so that the call waits for what makes ``a``.
+
+    Raises:
+        InvalidUsageError: not an array, a closed one; inside a capture, where :func:`where` does with all elements what
+            is to be done with some of them.
+        UnsupportedError: as :func:`sort` says.
+
+    Examples:
+        >>> [places.tolist() for places in vkpar.nonzero(device.array([0, 5, 7]))]
+        [[1, 2]]
+    """
+    source, _ = checked("nonzero", a, None)
+    if not source.size:
+        return tuple(a.device.empty(0, uint32) for _ in a.shape)
+    zeros = equal(source, 0)
+    try:
+        count = a.size - int(zeros.sum().item())
+    except InvalidUsageError as error:
+        raise InvalidUsageError(f"nonzero reads how many there are; vkpar.where takes all elements: {error}") from error
+    left = _places("nonzero", zeros.reshape(1, -1), bits=1).reshape(-1)[:count]
+    found: list[Array] = []
+    for length in a.shape[:0:-1]:
+        found.insert(0, left % length)
+        left = left // length
+    return (left, *found) if a.ndim else ()
+
+
+def _numbers(indices: Array) -> Array:
+    """Return indices, those of 8 and 16 bits in 32."""
+    return cast(indices, widened(indices)) if indices.dtype.name in NARROW - {"bool"} else indices
+
+
+def _at(rows: Array, places: Array, *, known: bool = False) -> Array:
+    """Return the elements of rows at places in them, which are ``known`` to be there; all lie side by side."""
+    length = rows.shape[-1]
+    count = rows.size // max(length, 1)
+    if count == 1:
+        return take(rows.reshape(-1), places.reshape(-1)).reshape(places.shape)
+    if rows.size > _MOST:
+        raise UnsupportedError(f"an int32 counts no {rows.size} elements; take parts of them")
+    if places.dtype == "int32":
+        places = cast(where(less(places, 0), places + length, places), "uint32")
+    if not known:  # those that no row has are so far off that the array has none there, in whichever row
+        places = where(less(places, length), places, rows.size)
+    starts = (arange(rows.device, count, dtype="uint32") * length).reshape((*rows.shape[:-1], 1))
+    return take(rows.reshape(-1), places + starts)
+
+
+def _places(name: str, rows: Array, *, largest: bool = False, bits: int = 32) -> Array:
+    """Return where the elements of rows, that lie side by side, go; by so many low bits of whole numbers."""
+    if rows.size > _MOST:
+        raise UnsupportedError(f"{name}: places are words, which count no {rows.size} elements; take parts of them")
+    done = repeat("argsort", (rows,), (None,), largest, bits)
+    if done is not None:
+        return done[0]
+    made = rows.device.empty(rows.shape, uint32)
+    call = Call(name, key_of("argsort", (rows,), (None,), largest, bits), (rows,), (made,))
+    _sort(call, call.operands[0], call.results[0], largest=largest, passes=-(-bits // _BITS))
+    call.keep()
+    return made
+
+
+def _sort(call: Call, source: Array, target: Array, *, largest: bool, passes: int) -> None:
+    """Record the passes of a radix sort; each leaves keys and places to the next."""
+    count = source.shape[-1]
+    rows, chunks = source.size // count, -(-count // CHUNK)
+    pairs = [(call.temporary((rows, count), uint32), call.temporary((rows, count), uint32)) for _ in range(2)]
+    counts, sums = (call.temporary((rows, 16 * chunks), uint32) for _ in range(2))
+    kind = 2 if source.dtype.name in FLOATS else int(source.dtype == "int32")
+    keys, places = source, pairs[1][1]
+    for number in range(passes):
+        last = number == passes - 1
+        to_keys, to_places = pairs[number % 2][0], target if last else pairs[number % 2][1]
+        arrays = (keys, places, to_keys, to_places)
+        told = (kind, int(number == 0), int(largest))
+        if chunks > 1:
+            _pass(call, arrays, counts, (rows, count), number * _BITS, abi.SortConstants(*told, counts=1, alone=0))
+            scan(call, counts, sums)
+        _pass(call, arrays, sums, (rows, count), number * _BITS, abi.SortConstants(*told, counts=0, alone=chunks == 1))
+        keys, places = to_keys, to_places
+
+
+def _pass(
+    call: Call,
+    arrays: tuple[Array, Array, Array, Array],
+    counts: Array,
+    shape: tuple[int, int],
+    shift: int,
+    constants: abi.SortConstants,
+) -> None:
+    rows, count = shape
+    chunks = -(-count // CHUNK)
+    found = [seen(call, array) for array in (*arrays, counts)]
+    push = pack(abi.Sort(count, rows, chunks, shift, *(first for _, first in found)))
+    call.dispatch("sort", (*arrays, counts), [item for item, _ in found], push, rows * chunks, constants)
+
+
+operations.update(sort=sort, argsort=argsort)

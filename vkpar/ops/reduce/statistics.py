@@ -1,0 +1,251 @@
+"""Reductions that are made of sums, extremes and functions by element: no kernel is theirs alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from vkpar import dtypes
+from vkpar.arrays.array import Array
+from vkpar.arrays.operators import operations
+from vkpar.dtypes import DType
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.arrays.making import full
+from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
+from vkpar.ops.elementwise.add import add
+from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.functions import abs as absolute
+from vkpar.ops.elementwise.functions import divide, exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
+from vkpar.ops.reduce.reductions import Axis, axes_of
+from vkpar.ops.reduce.reductions import max as greatest
+from vkpar.ops.reduce.reductions import min as least
+from vkpar.ops.reduce.reductions import sum as total
+
+
+def var(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, out: Array | None = None) -> Array:
+    """Return the variances of elements along axes: the means of squared distances from the mean.
+
+    They are made in float32 whatever stores the elements, of distances from the mean, and rounded once. With n terms,
+    D as :func:`sum` has it and m the largest magnitude, the error is at most (D + 5) * 2^-23 * variance +
+    ((D + 3) * 2^-23 * m)^2.
+
+    Args:
+        a: float32, float16, bfloat16, int32 or uint32, of any shape.
+        axis: an axis, several, or None for all.
+        keepdims: reduced axes stay, with length 1.
+        ddof: the divisor is the number of terms less this; where that is not above 0 the result is NaN or infinity.
+        out: where the result goes, of its shape, of ``a``'s type (float32 of integers), sharing no memory with ``a``.
+
+    Raises:
+        InvalidUsageError: not an array, a closed one; no such axis, or one named twice; a wrong ``out``.
+        UnsupportedError: a type that devices do not compute, such as float64.
+
+    Examples:
+        >>> float(vkpar.var(device.array([1.0, 2.0, 3.0, 4.0])))
+        1.25
+    """
+
+    def made(floats: Array, axes: tuple[int, ...]) -> Array:
+        count = math.prod(floats.shape[each] for each in axes)
+        middle = divide(total(floats, axes, True), float(max(count, 1)))
+        away = subtract(floats, middle)
+        return divide(total(multiply(away, away), axes, keepdims), float(max(count - ddof, 0)))
+
+    return _of_floats("var", a, axis, keepdims, out, made, math.nan)
+
+
+def std(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, out: Array | None = None) -> Array:
+    """Return the standard deviations of elements along axes: the roots of what :func:`var` gives.
+
+    Arguments and errors are those of :func:`var`.
+
+    Examples:
+        >>> float(vkpar.std(device.array([1.0, 3.0])))
+        1.0
+    """
+
+    def made(floats: Array, axes: tuple[int, ...]) -> Array:
+        return sqrt(var(floats, axes, keepdims, ddof=ddof))
+
+    return _of_floats("std", a, axis, keepdims, out, made, math.nan)
+
+
+def norm(
+    a: Array, ord: float | None = None, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None
+) -> Array:
+    """Return the norms of vectors along axes, of all elements by default: ``sum(abs(a) ** ord) ** (1 / ord)``.
+
+    Args:
+        a: float32, float16, bfloat16, int32 or uint32, of any shape.
+        ord: 2 by default, 1, another number above 0, 0 (how many are not zero), infinity or -infinity (the largest and
+            the least magnitude). Norms of matrices are not among them, but for Frobenius', the default.
+        axis: an axis, several, or None for all.
+        keepdims: reduced axes stay, with length 1.
+        out: where the result goes, of its shape, of ``a``'s type (float32 of integers), sharing no memory with ``a``.
+
+    Raises:
+        InvalidUsageError: another ``ord``; as :func:`var`, and an extreme of no elements.
+        UnsupportedError: as :func:`var`.
+
+    Examples:
+        >>> float(vkpar.norm(device.array([3.0, 4.0])))
+        5.0
+    """
+    power = 2.0 if ord is None else ord
+    if not isinstance(power, int | float) or not (power >= 0 or power == -math.inf):
+        raise InvalidUsageError(f"norm: ord is a number from 0 up, infinity or -infinity, not {ord!r}")
+
+    def made(floats: Array, axes: tuple[int, ...]) -> Array:
+        if power == 2:
+            return sqrt(total(multiply(floats, floats), axes, keepdims))
+        if power == 0:
+            return cast(total(not_equal(floats, 0.0), axes, keepdims), "float32")
+        sizes = absolute(floats)
+        if math.isinf(power):
+            return (greatest if power > 0 else least)(sizes, axes, keepdims)
+        if power == 1:
+            return total(sizes, axes, keepdims)
+        return pow(total(pow(sizes, float(power)), axes, keepdims), 1.0 / power)
+
+    return _of_floats("norm", a, axis, keepdims, out, made, None if math.isinf(power) else 0.0)
+
+
+def logsumexp(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    """Return ``log(sum(exp(a)))`` along axes, which does not overflow on the way; -infinity of no elements.
+
+    Arguments and errors are those of :func:`var`.
+
+    Examples:
+        >>> round(float(vkpar.logsumexp(device.array([1000.0, 1000.0]))), 3)
+        1000.693
+    """
+
+    def made(floats: Array, axes: tuple[int, ...]) -> Array:
+        top = greatest(floats, axes, True)
+        top = where(isfinite(top), top, 0.0)
+        sums = total(exp(subtract(floats, top)), axes, keepdims)
+        return add(log(sums), top.reshape(sums.shape))
+
+    return _of_floats("logsumexp", a, axis, keepdims, out, made, -math.inf)
+
+
+def prod(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    """Return the products of elements along axes, in the type of ``a``; 1 of no elements.
+
+    Floats are multiplied in float32, in pairs whose order shapes fix, and rounded once: with n terms the error is at
+    most n * 2^-24 of the result. What lies between may overflow where NumPy's order does not. Integers wrap.
+
+    Arguments and errors are those of :func:`var`; ``out`` is of ``a``'s type.
+
+    Examples:
+        >>> float(vkpar.prod(device.array([2.0, 3.0, 4.0])))
+        24.0
+    """
+    a = cast(a, widened(a)) if isinstance(a, Array) and a.dtype.name in NARROW else a
+    axes, shape = _checked("prod", a, axis, keepdims, out, getattr(a, "dtype", dtypes.float32))
+    if not math.prod(a.shape[axis] for axis in axes) or not a.size:
+        return _landed(full(a.device, shape, 1, a.dtype), out, a.dtype)
+    kept = [n for n in range(a.ndim) if n not in axes]
+    parts = a.transpose((*axes, *kept)).reshape(-1, *(a.shape[n] for n in kept))
+    parts = cast(parts, "float32") if parts.dtype.name in FLOATS else parts
+    while len(parts) > 1:
+        half = len(parts) // 2
+        made = parts.device.empty((len(parts) - half, *parts.shape[1:]), parts.dtype)
+        multiply(parts[:half], parts[len(parts) - half :], out=made[:half])
+        if len(parts) % 2:
+            made[half:].copy_from(parts[half : half + 1])
+        parts = made
+    return _landed(parts[0].reshape(shape), out, a.dtype)
+
+
+def any(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    """Return uint32 1 where an element along axes is not 0, else 0 (of no elements, too); NaN is not 0.
+
+    Arguments and errors are those of :func:`var`; ``out`` is of uint32.
+
+    Examples:
+        >>> int(vkpar.any(device.array([0, 2])))
+        1
+    """
+    return _of_truth("any", a, axis, keepdims, out, greatest, 0)
+
+
+def all(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    """Return uint32 1 where no element along axes is 0 (of no elements, too), else 0; NaN is not 0.
+
+    Arguments and errors are those of :func:`var`; ``out`` is of uint32.
+
+    Examples:
+        >>> int(vkpar.all(device.array([0, 2])))
+        0
+    """
+    return _of_truth("all", a, axis, keepdims, out, least, 1)
+
+
+def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    """Return how many elements along axes are not 0, as uint32; NaN is not 0.
+
+    Arguments and errors are those of :func:`var`; ``out`` is of uint32.
+
+    Examples:
+        >>> int(vkpar.count_nonzero(device.array([0, 2, 3])))
+        2
+    """
+    return _of_truth("count_nonzero", a, axis, keepdims, out, total, 0)
+
+
+def _of_truth(
+    name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, reduce: Callable[..., Array], nothing: int
+) -> Array:
+    axes, shape = _checked(name, a, axis, keepdims, out, dtypes.uint32)
+    if not a.size:
+        return _landed(full(a.device, shape, nothing, "uint32"), out, dtypes.uint32)
+    return reduce(not_equal(a, 0), axes, keepdims, out=out)
+
+
+def _of_floats(
+    name: str,
+    a: Array,
+    axis: Axis,
+    keepdims: bool,
+    out: Array | None,
+    made: Callable[[Array, tuple[int, ...]], Array],
+    nothing: float | None,
+) -> Array:
+    """Return what ``made`` makes of float32 elements and axes, in the right type."""
+    dtype = a.dtype if isinstance(a, Array) and a.dtype.name in FLOATS else dtypes.float32
+    axes, shape = _checked(name, a, axis, keepdims, out, dtype)
+    count = math.prod(a.shape[each] for each in axes)
+    if not count and nothing is None:
+        raise InvalidUsageError(f"{name} of no elements: a has shape {a.shape}")
+    if not count or not math.prod(shape):
+        return _landed(full(a.device, shape, 0.0 if nothing is None else nothing, dtype), out, dtype)
+    return _landed(made(a if a.dtype == "float32" else cast(a, "float32"), axes), out, dtype)
+
+
+def _checked(
+    name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, dtype: DType
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the axes, counted from 0, and the shape of the result."""
+    check_arrays(name, out, a=a)
+    if a.dtype.name not in SHORT and a.dtype.name not in NARROW:
+        raise UnsupportedError(f"{name} computes {', '.join(SHORT)}, not {a.dtype}{advice(a.dtype)}")
+    axes = tuple(sorted(axes_of(name, a, axis)))
+    shape = tuple(1 if n in axes else size for n, size in enumerate(a.shape) if keepdims or n not in axes)
+    if out is not None:
+        check_out(name, out, shape, dtype)
+        check_overlap(name, out, a, in_place=False)
+    return axes, shape
+
+
+def _landed(made: Array, out: Array | None, dtype: Any) -> Array:
+    if made.dtype != dtype:
+        return cast(made, dtype, out=out)
+    if out is None:
+        return made
+    out.copy_from(made)
+    return out
+
+
+operations.update(var=var, std=std, prod=prod, any=any, all=all)
