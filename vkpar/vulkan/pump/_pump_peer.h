@@ -183,18 +183,20 @@ static void make_carrier(carrier *c) {
     pthread_cond_init(&c->given, NULL);
 }
 
-/* Ends the thread once it has given everything. */
+/* Ends the thread. One that the vendor's library keeps is not waited for, nor is it before the group is freed. */
 static void stop_carrier(carrier *c) {
     pthread_mutex_lock(&c->lock);
     c->ends = 1;
+    int idle = c->running && c->head == c->tail;
     pthread_cond_signal(&c->wake);
     pthread_mutex_unlock(&c->lock);
-    if (c->running) pthread_join(c->thread, NULL);
+    if (!idle) return;
+    pthread_join(c->thread, NULL);
     c->running = 0;
 }
 
 static void free_carrier(carrier *c) {
-    stop_carrier(c);
+    if (c->running) pthread_join(c->thread, NULL);
     pthread_cond_destroy(&c->wake);
     pthread_cond_destroy(&c->given);
     pthread_mutex_destroy(&c->lock);
