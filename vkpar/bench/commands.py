@@ -19,6 +19,7 @@ from vkpar.comm.rig.choice import TRANSPORTS
 from vkpar.comm.schedule.algorithms.table import TABLE as ALGORITHMS
 from vkpar.comm.wires import NAMES
 from vkpar.errors import VkparError
+from vkpar.parallel.models import two_halves
 
 WIRE_HELP: Final = f"how float32 crosses a link: {', '.join(NAMES)} (default: f16)"
 _RIG: Final = "the rig; by default the GPUs, or two virtual ranks of the only device"
@@ -229,7 +230,21 @@ def _add_model(benches: Any) -> None:
         parser.add_argument(f"--{name}", type=_numbers, metavar="N[,...]", help=text)
     parser.add_argument("--tokens", type=whole(1), default=defaults.tokens, metavar="N", help="made (default: 128)")
     add_repeat(parser, defaults)
-    parser.add_argument("--halves", action="store_true", help="run prompts of tensor splits in two halves, too")
+    known = ", ".join(two_halves.SETTINGS)
+    parser.add_argument(
+        "--halves",
+        type=_names,
+        default=defaults.halves,
+        metavar="NAMES",
+        help=f"whether prompts of tensor splits go in two halves: {known}, or several (default: auto, as planned)",
+    )
+    parser.add_argument(
+        "--slow-links",
+        type=whole(1),
+        default=defaults.slow_links,
+        metavar="K",
+        help="have staged transfers read and write host memory K times, as a rig of slower links would take",
+    )
     parser.add_argument("--profile", action="store_true", help="say what a prompt spends in sums")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the rates; needs matplotlib")
 
