@@ -12,17 +12,20 @@ from vkpar.bench import copy, host, launch, matmul, model, model_weights, selfch
 from vkpar.bench.decode import PRESETS
 from vkpar.bench.frame import frame
 from vkpar.bench.frame.table import parse_size
+from vkpar.bench.measure import job
 from vkpar.bench.measure.collectives import TABLE, Collective
 from vkpar.bench.measure.copying import COPIES
 from vkpar.bench.measure.exact import OPS
 from vkpar.comm.rig.choice import TRANSPORTS
 from vkpar.comm.schedule.algorithms.table import TABLE as ALGORITHMS
 from vkpar.comm.wires import NAMES
-from vkpar.errors import VkparError
+from vkpar.errors import UnsupportedError, VkparError
 from vkpar.parallel.models import two_halves
 
 WIRE_HELP: Final = f"how float32 crosses a link: {', '.join(NAMES)} (default: f16)"
 _RIG: Final = "the rig; by default the GPUs, or two virtual ranks of the only device"
+
+_OVER_PROCESSES: Final = (sweep, selfcheck)  # what mpiexec may start
 
 _T = TypeVar("_T")
 
@@ -308,6 +311,8 @@ def _run(module: Any) -> Callable[[argparse.Namespace], int]:
     """Return the command that runs ``module`` with the parsed arguments that its ``Options`` name."""
 
     def run(options: argparse.Namespace) -> int:
+        if module not in _OVER_PROCESSES and job.current().size > 1:
+            raise UnsupportedError(f"{options.parser.prog} measures one process: start it without mpiexec")
         names = [item.name for item in fields(module.Options) if hasattr(options, item.name)]
         chosen = module.Options(**{name: getattr(options, name) for name in names})
         return frame.run(partial(module.start, chosen), as_json=options.json)
