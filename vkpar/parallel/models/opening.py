@@ -58,7 +58,7 @@ class ModelFile(Closable):
 
     def spec(self, cache_dtype: object = "float16", dtype: str | None = None) -> ModelSpec:
         """Return the model as a plan sees it; see :class:`Llama` for the arguments."""
-        config, names = self.config, naming.of(self.weights)
+        config, names = self.config, naming.of(self.weights).of_family(self.config.differs)
         parts = {part: f"attention.{part}" for part in "qkvo"} | {part: f"forward.{part}" for part in _FORWARD}
         kinds = {
             part: tuple(
@@ -81,6 +81,7 @@ class ModelFile(Closable):
             cache=dtypes.resolve(cache_dtype).name,
             tied=config.tied,
             head_norms=config.head_norms,
+            post_norms=config.post_norms,
             window=config.window or 0,
         )
 

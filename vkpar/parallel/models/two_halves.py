@@ -45,18 +45,19 @@ def middle(rows: int) -> int:
 
 
 class _Half:
-    """Some rows on their way: their positions and masks, and the ``sums`` that are to be added to the stream next."""
+    """Rows on their way: positions and masks, and ``sums`` that are added to the stream next, normed by ``post``."""
 
     def __init__(self, stream: Parts, positions: Parts, masks: Parts | None) -> None:
         self.stream, self.positions, self.masks = stream, positions, masks
         self.sums: Parts | None = None
+        self.post: RMSNorm | None = None
 
     def normed(self, norm: RMSNorm) -> Inputs:
         """Add what was summed to the stream, and return the norm of that."""
         sums, self.sums = self.sums, None
         if sums is None:
             return norm.before(self.stream)
-        self.stream, normed = joined(sums, self.stream, norm)
+        self.stream, normed = joined(sums, self.stream, norm, self.post)
         return normed
 
 
@@ -89,8 +90,10 @@ def through(
         for half in halves:
             normed = half.normed(block.attention_norm)
             half.sums = block.attention.summed(normed, half.positions, cache, half.masks)
+            half.post = block.attention.post
         for half in halves:
             half.sums = block.forward.summed(half.normed(block.forward_norm))
+            half.post = block.forward.post
     ends = [arrays_of(half.normed(last)) for half in halves]
     return _whole([half.stream for half in halves]), _whole(ends)
 
