@@ -1,4 +1,5 @@
-// Blocks of GGUF files to chunks and scales: two blocks an invocation (so that it stores whole words of scales), of Q4_K one.
+// Blocks of GGUF files to chunks and scales: two blocks an invocation (so that it stores whole words of scales), or one whose
+// scales are whole words.
 // variants of kinds: KIND
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -7,6 +8,9 @@
 #include "common/kinds.glsl"
 
 layout(local_size_x = 256) in;
+#if KIND == MIXED
+layout(constant_id = 0) const uint KIND_CODE = 0;
+#endif
 layout(set = 0, binding = 0, std430) readonly buffer Blocks { uint blocks[]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Chunks { uint chunks[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Scales { uint scales[]; };
@@ -16,6 +20,7 @@ layout(push_constant) uniform Push {
     uint first;        // byte at which they begin
     uint chunks_first; // word at which the chunks begin
     uint scales_first; // and the scales
+    uint row;          // blocks of one
 } push;
 
 // Four bytes from any byte on.
@@ -53,12 +58,10 @@ void store_nibbles(uint at, uint shift, uint to) {
     }
 }
 
-#if KIND == Q4_K
-// Each of the 8 scales and minima has 6 bits. Bytes 0 to 3 hold scales 0 to 3, bytes 4 to 7 minima 0 to 3, their two high
+// Each of the 8 scales and minima of Q4_K has 6 bits. Bytes 0 to 3 hold scales 0 to 3, bytes 4 to 7 minima 0 to 3, their two high
 // bits those of numbers 4 to 7; the low four of these lie in the nibbles of bytes 8 to 11. Here: the low four bits of all
 // scales, those of all minima, and the high bits of both.
-void pack(uint block) {
-    uint at = push.first + 144u * block, to = push.scales_first + 4u * block;
+void pack_scales(uint at, uint to) {
     uint scale = bytes4(at + 4u), least = bytes4(at + 8u), rest = bytes4(at + 12u);
     scales[to] = bytes4(at);
     scales[to + 1u] = nibbles(scale, 0u) | (nibbles(rest, 0u) << 16);
@@ -68,6 +71,14 @@ void pack(uint block) {
     uint first_four = (scale_high & 0x3333u) | ((least_high & 0x3333u) << 2);
     uint last_four = ((scale_high & 0xCCCCu) >> 2) | (least_high & 0xCCCCu);
     scales[to + 3u] = first_four | (last_four << 16);
+}
+
+#if KIND == MIXED
+#include "common/mixed_pack.glsl"
+#elif KIND == Q4_K
+void pack(uint block) {
+    uint at = push.first + 144u * block;
+    pack_scales(at, push.scales_first + 4u * block);
     for (uint part = 0u; part < 8u; part++) {
         store_nibbles(at + 16u + 32u * (part >> 1), (part & 1u) << 2, push.chunks_first + 32u * block + 4u * part);
     }
@@ -95,7 +106,15 @@ uint pack(uint block) {
 
 void main() {
     uint i = group_number() * 256u + gl_LocalInvocationID.x;
-#if KIND == Q4_K
+#if KIND == MIXED
+    uint together = HALF_SCALES ? 2u : 1u, word = 0u;
+    for (uint j = together * i; j < min(together * (i + 1u), push.count); j++) {
+        word |= pack(j) << (16u * (j - together * i));
+    }
+    if (HALF_SCALES && 2u * i < push.count) {
+        scales[push.scales_first + i] = word;
+    }
+#elif KIND == Q4_K
     if (i < push.count) {
         pack(i);
     }

@@ -206,9 +206,9 @@ def _of_sums() -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
 
 
 def _of_kinds() -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    from vkpar.ops.quantized.kinds import KINDS
+    from vkpar.ops.quantized.kinds import MODULES
 
-    for name in KINDS:
+    for name in MODULES:
         yield name, (name.upper(),), ()
 
 

@@ -124,6 +124,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^wire_", "OP", (0, 1, 2)),
     ("^wire_", "ORDER", (0, 1, 2)),
     # types: float32 and, of the halves, each one somewhere
+    ("_mixed", "KIND_CODE", (9, 8, 6)),  # of shaders/common/kinds.glsl
     ("", r"(B|W|M|BIAS|RESIDUAL|NORM)_TYPE", (_FLOAT32, _FLOAT32, _BFLOAT16)),
     ("", r"\w+_TYPE", (_FLOAT32, _FLOAT32, _FLOAT16)),
 )

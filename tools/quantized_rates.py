@@ -80,13 +80,14 @@ def _weights(device: vkpar.Device, kind: str, n: int, k: int, most: int) -> Weig
         return Weights(kind, [device.array(host) for _ in range(copies)], host.nbytes, exact, np.abs(exact))
     found = KINDS[kind]
     blocks = generator.integers(0, 256, (n, k // found.block, found.nbytes), np.uint8)
-    scales = generator.uniform(0.01, 0.02, (n, k // found.block, 2 if kind == "q4_k" else 1)).astype(np.float16)
-    blocks[..., : 2 * scales.shape[-1]] = scales.view(np.uint8)
+    scales = generator.uniform(0.01, 0.02, (n, k // found.block, found.halves)).astype(np.float16)
+    blocks[..., found.scale_at : found.scale_at + 2 * found.halves] = scales.view(np.uint8)
     blocks = blocks.reshape(n, -1)
     copies = min(-(-_CACHED // blocks.nbytes) + 1, most)
     made = [vkpar.quantized(device, blocks, (n, k), kind) for _ in range(copies)]
     exact = made[0][:_CHECKED].dequantize().numpy().astype(np.float64)
-    magnitude = np.abs(exact) + (0 if kind != "q4_k" else 0.02 * 63 * 2)  # what Q4_K subtracts counts twice
+    least = 63 if found.block == 256 else 1
+    magnitude = np.abs(exact) + (0.02 * least * 2 if found.halves == 2 else 0)  # what is subtracted counts twice
     return Weights(kind, made, made[0].nbytes, exact, magnitude)
 
 

@@ -1,6 +1,10 @@
 // Quantised weights as vkpar/ops/quantized/weights.py lays them out: chunks of 16 bytes along a row, apart from their scales.
 // KIND is one of kinds.glsl. A chunk is half a block of Q8_0, a block of Q4_0, or one of the eight parts of a Q4_K block.
 //
+// Of a MIXED kind a chunk has the low four bits of 32 weights: bytes, in whose low nibbles elements 0 to 15 lie. Behind all
+// chunks of a row lie the bits above: a word for each chunk (of Q6_K two), whose byte b has those of elements 4 i + b, i going
+// up from the lowest bit; and then, of Q6_K, a byte for each 16 elements, their scale within the block.
+//
 // Whole numbers become floats by their bits: a few low bits under the exponent of a power of two, which is subtracted.
 // That is exact, and many times as fast as a conversion on GPUs that convert in a narrow unit.
 #ifndef VKPAR_QUANTIZED_GLSL
@@ -18,6 +22,7 @@ const uint FOURS = CHUNK / 4u;
 layout(set = 0, binding = SCALES_BINDING, std430) readonly buffer Scales_Words { uint scales_word[]; };
 layout(set = 0, binding = SCALES_BINDING, std430) readonly buffer Scales_Words4 { uvec4 scales_word4[]; };
 
+#if KIND != MIXED
 // Four whole numbers of a word: its bytes, each 128 too large, or the nibbles of its low half.
 vec4 whole4(uint word) {
 #if KIND == Q8_0
@@ -43,22 +48,28 @@ vec4 whole_of(uvec4 chunk, uint i) {
     return whole4(chunk[i >> 1] >> ((i & 1u) << 4));
 #endif
 }
+#endif
 
-#if KIND == Q4_K
+#if KIND == Q4_K || KIND == MIXED
 #define SCALE_BITS uvec4
 #else
 #define SCALE_BITS uint
 #endif
 
 // Chunks are numbered by a scale that the binding holds: chunks of a scale times the number of that scale, and on from it.
-#if KIND == Q4_K
-const uint CHUNKS = 8u;  // of a scale
+#if KIND == MIXED
+const uint CHUNKS = KIND_CODE == Q5_K || KIND_CODE == Q6_K ? 8u : 1u;  // of a scale
+#elif KIND == Q4_K
+const uint CHUNKS = 8u;
 #elif KIND == Q4_0
 const uint CHUNKS = 1u;
 #else
 const uint CHUNKS = 2u;
 #endif
 
+#if KIND == MIXED
+#include "mixed.glsl"
+#else
 // What the scale of a chunk is made of.
 SCALE_BITS scale_bits(uint chunk) {
 #if KIND == Q4_K
@@ -88,5 +99,6 @@ vec4 scaled(vec4 whole, vec2 scale) {
     return whole * scale.x;
 #endif
 }
+#endif
 
 #endif

@@ -5,6 +5,9 @@
 // plane, in the order of a chunk's bytes or nibbles. Sums of products by a plane are whole numbers within 2^22. They start
 // from the bits of 1.5 x 2^23, which makes floats of them, less what the weights' numbers are too large by.
 //
+// The numbers of MIXED kinds that have no minimum are signed bytes, a power of two too large, so that nothing is too large by
+// anything; a scale is made that much smaller.
+//
 // For COLUMNS of one row and one turn; groups are whole subgroups of four or more. Chunks are read by neighbours, STRIDE
 // apart, which is odd: from different banks.
 #extension GL_KHR_shader_subgroup_quad : require
@@ -19,6 +22,11 @@ const uint STRIDE = 3u * PLANE + 1u + (PLANE & 1u);
 const float SHIFT = 12582912.0;
 const uint SHIFT_BITS = 0x4B400000u;
 const uint ONES = 0x01010101u;
+#if KIND == Q4_K
+const bool SUMS_CHUNKS = true;
+#elif KIND == MIXED
+const bool SUMS_CHUNKS = HAS_LEAST;
+#endif
 const uint TOO_LARGE = KIND == Q8_0 ? 128u : KIND == Q4_0 ? 8u : 0u;
 
 shared uvec4 planes[AHEAD * PASSES * STRIDE];  // of a chunk: the highest bytes first, and what its sums start from, and its unit
@@ -96,7 +104,7 @@ void keep(uint i, vec4 x[MOST_EACH]) {
     EACH_FOUR v[q] = floatBitsToUint(fma(x[q], inverse, vec4(SHIFT))) - SHIFT_BITS;
     uint high[MOST_EACH], middle[MOST_EACH], low[MOST_EACH];
     EACH_FOUR {
-#if KIND == Q8_0
+#if KIND == Q8_0 || KIND == MIXED
         uvec3 bytes = bytes_of(v[q]);
 #else
         uvec4 one = v[q & ~1u], two = v[q | 1u];
@@ -106,10 +114,13 @@ void keep(uint i, vec4 x[MOST_EACH]) {
         middle[q] = bytes.y;
         low[q] = bytes.z;
     }
-#if KIND == Q4_K
-    uvec4 each_sum = uvec4(0u);
-    EACH_FOUR each_sum += v[q];
-    uint sum = chunk_sum((each_sum.x + each_sum.y) + (each_sum.z + each_sum.w));
+#if KIND == Q4_K || KIND == MIXED
+    uint sum = 0u;
+    if (SUMS_CHUNKS) {
+        uvec4 each_sum = uvec4(0u);
+        EACH_FOUR each_sum += v[q];
+        sum = chunk_sum((each_sum.x + each_sum.y) + (each_sum.z + each_sum.w));
+    }
 #else
     uint high_sum = 0u, low_sums = 0u;
     EACH_FOUR {
@@ -127,7 +138,7 @@ void keep(uint i, vec4 x[MOST_EACH]) {
         put(plane + 2u * PLANE, at, low);
         if (word == 0u) {
             uint unit = size >= 0x7F800000u ? 0x7FC00000u : (exponent - 21u) << 23;
-#if KIND == Q4_K
+#if KIND == Q4_K || KIND == MIXED
             uvec3 start = uvec3(floatBitsToUint(float(int(sum)) * uintBitsToFloat(unit)), 0u, 0u);
 #else
             uvec3 start = uvec3(SHIFT_BITS) - TOO_LARGE * uvec3(high_sum, low_sums & 0xFFFFu, low_sums >> 16);
@@ -159,6 +170,65 @@ void hold(uint first) {
     if (first + AHEAD * PASSES < push.b_row) fetch(first + AHEAD * PASSES);
 }
 
+#if KIND == MIXED
+// What sums by the three bytes stand for, in units.
+float part_of(uint high, uint middle, uint low) {
+    float f0 = uintBitsToFloat(high) - SHIFT, f1 = uintBitsToFloat(middle) - SHIFT;
+    return fma(fma(f0, 256.0, f1), 256.0, uintBitsToFloat(low) - SHIFT);
+}
+
+// Codes as signed bytes: the highest bit of those of no minimum becomes that of the sign, so that they are 4 (of Q5_0 8) times
+// too large.
+uint numbers4(uint c, uint i) {
+    uint word = packed[c][i & 3u], codes;
+    if (IS_Q6_K) {
+        codes = ((i < 4u ? word << 2 : word >> 2) & 0x3C3C3C3Cu) | ((above[c][i >> 2] << (6u - 2u * (i & 3u))) & 0xC0C0C0C0u);
+    } else if (IS_Q5_0) {
+        codes = ((i < 4u ? word << 3 : word >> 1) & 0x78787878u) | ((above[c].x << (7u - i)) & 0x80808080u);
+    } else {
+        codes = codes4(word, above[c], i);
+    }
+    return codes;
+}
+
+// As below.
+void multiply(uint first, uint at) {
+    uint apart = gl_LocalInvocationID.x % SPAN, from = (at + apart) * STRIDE;
+    uvec4 start = planes[from + 3u * PLANE];
+    float parts[MOST_COLUMNS];
+    vec2 scale[MOST_COLUMNS];
+    uint high[MOST_COLUMNS], middle[MOST_COLUMNS], low[MOST_COLUMNS];  // sums of products by such bytes
+    EACH_COLUMN {
+        if (IS_Q6_K) above[c] ^= 0xAAAAAAAAu;
+        if (IS_Q5_0) above[c].x = ~above[c].x;
+        high[c] = middle[c] = low[c] = SHIFT_BITS;
+        parts[c] = 0.0;
+        scale[c] = scale_in(0u, c, first + apart);
+    }
+    [[unroll]] for (uint h = 0u; h < PLANE; h++) {
+        uvec4 x0 = planes[from + h], x1 = planes[from + PLANE + h], x2 = planes[from + 2u * PLANE + h];
+        EACH_COLUMN {
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                int y = int(numbers4(c, 4u * h + i));
+                high[c] += uint(dotPacked4x8EXT(int(x0[i]), y));
+                middle[c] += uint(dotPacked4x8EXT(y, x1[i]));
+                low[c] += uint(dotPacked4x8EXT(y, x2[i]));
+            }
+            if (IS_Q6_K && h == 0u) {
+                parts[c] = scale[c].x * part_of(high[c], middle[c], low[c]);
+                scale[c].x = scale[c].y;
+                high[c] = middle[c] = low[c] = SHIFT_BITS;
+            }
+        }
+    }
+    float unit = uintBitsToFloat(start.w);
+    EACH_COLUMN {
+        parts[c] += scale[c].x * part_of(high[c], middle[c], low[c]);
+        sums[c] += parts[c] * unit;
+        if (HAS_LEAST) sums[c] -= scale[c].y * uintBitsToFloat(start.x);
+    }
+}
+#else
 // Adds the products of the chunks that were loaded from number `first` on, `at` chunks behind where what is held begins.
 void multiply(uint first, uint at) {
     uint apart = gl_LocalInvocationID.x % SPAN, from = (at + apart) * STRIDE;
@@ -195,3 +265,4 @@ void multiply(uint first, uint at) {
 #endif
     }
 }
+#endif

@@ -25,6 +25,10 @@
 #define HOLDS_RESIDUAL
 #define SCALES
 #define SCALES_BINDING 5
+#include "kinds.glsl"
+#if KIND == MIXED
+#define B_TYPE KIND_CODE
+#endif
 #include "matmul.glsl"
 #include "quantized.glsl"
 
@@ -70,6 +74,14 @@ uint chunk_at[MOST_COLUMNS];  // its columns' first chunks
 uint scale_at[MOST_COLUMNS];  // and those by the number that scales have
 uvec4 packed[MOST_TURNS * MOST_COLUMNS];
 SCALE_BITS scales[MOST_TURNS * MOST_COLUMNS];
+#if KIND == MIXED
+uvec2 above[MOST_TURNS * MOST_COLUMNS];
+#define WHOLE_OF(at, i) whole4(packed[at][(i) & 3u], above[at], i)
+#define SCALED(whole, scale, i) scaled(whole, scale, i)
+#else
+#define WHOLE_OF(at, i) whole_of(packed[at], i)
+#define SCALED(whole, scale, i) scaled(whole, scale)
+#endif
 float sums[MOST_ROWS * MOST_COLUMNS];
 #ifdef FOLDED
 float squares[MOST_ROWS];  // of what it brought to shared memory
@@ -79,7 +91,7 @@ float squares[MOST_ROWS];  // of what it brought to shared memory
 // waits for them. Where LAST_AGAIN, there are no branches: the row's last chunk stands for those that there are not, whose
 // elements of a are zero; if its scales are infinite, the sum is NaN. Loads stay ahead of the barriers in hold() one way in one kernel, and the other way in
 // another: NVIDIA's compiler moves them.
-#if DOTS && KIND == Q4_K && !defined(FOLDED)
+#if DOTS && (KIND == Q4_K || KIND == MIXED) && !defined(FOLDED)
 #define LAST_AGAIN 1
 #else
 #define LAST_AGAIN 0
@@ -96,11 +108,18 @@ void load(uint first) {
 #if !LAST_AGAIN
             packed[j * MOST_COLUMNS + c] = uvec4(0u);
             scales[j * MOST_COLUMNS + c] = SCALE_BITS(0u);
+#if KIND == MIXED
+            above[j * MOST_COLUMNS + c] = uvec2(0u);
+#endif
             if (chunk < push.b_row)
 #endif
             {
                 packed[j * MOST_COLUMNS + c] = b_word4[chunk_at[c] + chunk];
                 scales[j * MOST_COLUMNS + c] = scale_bits(scale_at[c] + chunk);
+#if KIND == MIXED
+                LOAD_ABOVE(b_word, b_word2, chunk_at[c], push.b_row, chunk, above[j * MOST_COLUMNS + c])
+                LOAD_INNER(b_word, chunk_at[c], push.b_row, chunk, scales[j * MOST_COLUMNS + c].y)
+#endif
             }
         }
     }
@@ -108,7 +127,11 @@ void load(uint first) {
 
 // The scale of a chunk of a row.
 vec2 scale_in(uint j, uint c, uint chunk) {
+#if KIND == MIXED
+    return chunk_scale(scales[j * MOST_COLUMNS + c], IS_Q5_K || HAS_PAIRS || EVEN ? chunk : scale_at[c] + chunk);
+#else
     return chunk_scale(scales[j * MOST_COLUMNS + c], KIND == Q4_K || EVEN ? chunk : scale_at[c] + chunk);
+#endif
 }
 
 #if DOTS
@@ -119,7 +142,11 @@ const uint MOST_HELD = 8u;                  // of all rows, over THREADS
 
 shared vec4 held[ROWS * QUADS];  // and then the sums of all invocations
 #if MOST_ROWS == 1 && KIND == Q4_K
+#define SUMS_CHUNKS true
 shared float chunk_sums[AHEAD * PASSES];  // of a
+#elif MOST_ROWS == 1 && KIND == MIXED
+#define SUMS_CHUNKS HAS_LEAST
+shared float chunk_sums[HAS_LEAST ? AHEAD * PASSES : 1u];
 #endif
 
 // Where four neighbours of a lie.
@@ -160,13 +187,15 @@ void hold(uint first) {
         }
     }
     barrier();
-#if MOST_ROWS == 1 && KIND == Q4_K
-    for (uint i = id; i < AHEAD * PASSES; i += THREADS) {
-        vec4 sum = vec4(0.0);
-        [[unroll]] for (uint q = 0u; q < FOURS; q++) sum += held[place(0u, i * FOURS + q)];
-        chunk_sums[i] = (sum.x + sum.y) + (sum.z + sum.w);
+#ifdef SUMS_CHUNKS
+    if (SUMS_CHUNKS) {
+        for (uint i = id; i < AHEAD * PASSES; i += THREADS) {
+            vec4 sum = vec4(0.0);
+            [[unroll]] for (uint q = 0u; q < FOURS; q++) sum += held[place(0u, i * FOURS + q)];
+            chunk_sums[i] = (sum.x + sum.y) + (sum.z + sum.w);
+        }
+        barrier();
     }
-    barrier();
 #endif
 }
 
@@ -183,21 +212,30 @@ void multiply(uint first, uint at) {
         [[unroll]] for (uint q = 0u; q < FOURS; q++) {
             vec4 x = held[place(0u, quad0 + q)];
             EACH_COLUMN {
-                vec4 y = whole_of(packed[j * MOST_COLUMNS + c], q);
+                vec4 y = WHOLE_OF(j * MOST_COLUMNS + c, q);
                 // Not dot(), whose result costs another addition.
                 [[unroll]] for (uint e = 0u; e < 4u; e++) part[c] += x[e] * y[e];
             }
+#if KIND == MIXED
+            if (IS_Q6_K && q == 3u) {
+                EACH_COLUMN {
+                    sums[c] += scale[c].x * part[c];
+                    scale[c].x = scale[c].y;
+                    part[c] = 0.0;
+                }
+            }
+#endif
         }
         EACH_COLUMN {
             sums[c] += scale[c].x * part[c];
-#if KIND == Q4_K
-            sums[c] -= scale[c].y * chunk_sums[at + apart];
+#ifdef SUMS_CHUNKS
+            if (SUMS_CHUNKS) sums[c] -= scale[c].y * chunk_sums[at + apart];
 #endif
         }
 #else
         [[unroll]] for (uint q = 0u; q < FOURS; q++) {
             vec4 y[MOST_COLUMNS];
-            EACH_COLUMN y[c] = scaled(whole_of(packed[j * MOST_COLUMNS + c], q), scale[c]);
+            EACH_COLUMN y[c] = SCALED(WHOLE_OF(j * MOST_COLUMNS + c, q), scale[c], q);
             EACH_ROW {
                 vec4 x = held[place(r, quad0 + q)];
                 EACH_COLUMN {
@@ -322,8 +360,13 @@ void quantized_matvec() {
     if (stores) hold_residual(row, column0 + at);
     // Past the end: the last column again, which is not stored.
     EACH_COLUMN {
+#if KIND == MIXED
+        uint column = column_of(column0 + id / SPAN * TEAM, c), chunk = column * push.b_row;
+        chunk_at[c] = push.b_first + column * row_units(push.b_row);
+#else
         uint chunk = column_of(column0 + id / SPAN * TEAM, c) * push.b_row;
         chunk_at[c] = push.b_first + chunk;
+#endif
         scale_at[c] = push.scales_first * CHUNKS + chunk;
     }
     [[unroll]] for (uint i = 0u; i < MOST_ROWS * MOST_COLUMNS; i++) sums[i] = 0.0;

@@ -12,6 +12,7 @@ import pytest
 from conftest import FULL
 from gguf import GGMLQuantizationType, quants
 from helpers.ops.elements import ROUNDING, check, normal, values_of
+from helpers.ops.quantizing import blocks_of, exact, scaled_by
 from helpers.vulkan.planning import forget
 from numpy.typing import NDArray
 
@@ -152,14 +153,12 @@ def test_gate(device: vkpar.Device, rng: np.random.Generator, kernel: str, types
 def test_quantised_weights(device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str, m: int) -> None:
     found = KINDS[kind]
     n, k = 46, found.block * (34 if found.block < 256 else 5)
-    blocks = rng.integers(0, 256, (n, k // found.block, found.nbytes), np.uint8)
-    count = 2 if kind == "q4_k" else 1
-    scales = rng.standard_normal((n, k // found.block, count)) * (1e-4 if kind == "q4_k" else 1e-2)
-    blocks[..., : 2 * count] = scales.astype(np.float16).view(np.uint8)
-    if kind == "q4_k":
-        blocks[..., 2:4] = 0  # weights as large as what they are made of
-    weights = quants.dequantize(blocks.reshape(n, -1), GGMLQuantizationType[kind.upper()]).astype(np.float64)
-    q = vkpar.quantized(device, blocks.reshape(n, -1), (n, k), kind)
+    blocks = blocks_of(rng, kind, n, k)
+    scales = rng.standard_normal((n, k // found.block, found.halves)) * (1e-4 if found.block == 256 else 1e-2)
+    scales[..., 1:] = 0  # weights as large as what they are made of
+    blocks = scaled_by(blocks, kind, scales)
+    weights = exact(blocks, kind).astype(np.float64)
+    q = vkpar.quantized(device, blocks, (n, k), kind)
     x, g, bias = normal(rng, (m, k), "float32"), normal(rng, k, "float32"), normal(rng, n, "float32")
     a = vkpar.Normed(device.array(x), device.array(g), EPS)
     rows = normed(x, g)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import FULL
 from helpers.ops.elements import FLOATS, check, normal
-from helpers.ops.quantizing import NAMES, blocks_of, columns_of, error_of, exact, made, magnitudes
+from helpers.ops.quantizing import NAMES, blocks_of, columns_of, error_of, exact, made, magnitudes, whole_numbers
 from helpers.vulkan.planning import forget
 
 import vkpar
@@ -70,10 +70,7 @@ def test_every_spread(
     """All give whole numbers exactly, those that shared memory holds a part of included."""
     found = KINDS[kind]
     k = 10240
-    blocks = blocks_of(rng, kind, 19, k).reshape(19, -1, found.nbytes)
-    scales = np.array([[1, 2]] if kind == "q4_k" else [[0.5]], np.float16)
-    blocks[..., : 2 * scales.size] = scales.view(np.uint8)
-    blocks = blocks.reshape(19, -1)
+    blocks = whole_numbers(blocks_of(rng, kind, 19, k), kind)
     q, weights = made(device, blocks, kind), exact(blocks, kind).astype(np.float64)
     x = rng.integers(-3, 4, (1, k)).astype(np.float32)
     bias, residual = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((19,), (1, 19)))

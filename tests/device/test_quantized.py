@@ -11,7 +11,7 @@ import pytest
 from conftest import FULL
 from gguf import quants
 from helpers.ops.elements import FLOATS, check, normal, values_of
-from helpers.ops.quantizing import NAMES, TYPES, blocks_of, columns_of, error_of, exact, made
+from helpers.ops.quantizing import NAMES, TYPES, blocks_of, columns_of, error_of, exact, made, scaled_by, whole_numbers
 from helpers.vulkan.planning import forget
 from numpy.typing import NDArray
 
@@ -53,14 +53,13 @@ HALVES = np.array([0, -0.0, 2**-24, -(2**-24), 2**-14, 65504, -65504, 1, np.inf,
 def test_weights_are_bit_for_bit_those_of_gguf(device: vkpar.Device, rng: np.random.Generator, kind: str) -> None:
     """With subnormal, huge and infinite scales and NaN among them, and every whole number under each."""
     rows = 37
-    blocks = blocks_of(rng, kind, rows, columns_of(kind)).reshape(rows, 3, -1)
-    count = 2 if kind == "q4_k" else 1
-    blocks[:30, :, : 2 * count] = rng.choice(HALVES, (30, 3, count)).view(np.uint8)
+    blocks = blocks_of(rng, kind, rows, columns_of(kind))
+    blocks[:30] = scaled_by(blocks[:30], kind, rng.choice(HALVES, (30, 3, KINDS[kind].halves)))
     blocks[30:] = rng.integers(0, 256, blocks[30:].shape, np.uint8)  # any bits at all
-    blocks = blocks.reshape(rows, -1)
     q, want = made(device, blocks, kind), exact(blocks, kind)
     assert q.shape == want.shape
-    assert q.nbytes == blocks.nbytes
+    over = -(3 * KINDS[kind].extra) % 16  # bytes that fill a row up
+    assert q.nbytes == blocks.nbytes + rows * over
     for _ in range(2):  # the second call goes by what the first one kept
         found = q.dequantize()
         np.testing.assert_array_equal(bits(found), np.where(np.isnan(want), np.float32(np.nan), want).view(np.uint32))
@@ -72,8 +71,8 @@ def test_weights_are_bit_for_bit_those_of_gguf(device: vkpar.Device, rng: np.ran
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_what_gguf_quantises_comes_back(device: vkpar.Device, rng: np.random.Generator, kind: str) -> None:
-    if kind == "q4_k":
-        pytest.skip("the gguf package does not quantise to Q4_K")
+    if KINDS[kind].block == 256:
+        pytest.skip("the gguf package does not quantise to these")
     values = rng.standard_normal((5, 64)).astype(np.float32)
     q = made(device, quants.quantize(values, TYPES[kind]), kind)
     half_step = np.abs(values).max() / (127 if kind == "q8_0" else 8)
@@ -159,10 +158,7 @@ def test_wide_and_narrow_spreads(
         pytest.skip("SwiftShader compiles each variant of this kernel for seconds; lavapipe runs them")
     monkeypatch.setattr(products, "rows_at_once", lambda device: 8)
     monkeypatch.setattr(integer_dots, "usable", lambda device: False)
-    blocks = blocks_of(rng, kind, 19, 2048).reshape(19, -1, KINDS[kind].nbytes)
-    scales = np.array([[1, 2]] if kind == "q4_k" else [[0.5]], np.float16)
-    blocks[..., : 2 * scales.size] = scales.view(np.uint8)
-    blocks = blocks.reshape(19, -1)
+    blocks = whole_numbers(blocks_of(rng, kind, 19, 2048), kind)
     q, weights = made(device, blocks, kind), exact(blocks, kind)
     fours = KINDS[kind].chunk // 4
     for m, ways in ((1, [(32, 4, 2, 2), (64, 1, 2, 1), (128, 2, 1, 1)]), (3, [(64, 2, 1, 1)])):
@@ -187,7 +183,7 @@ def test_spreads_fit_shared_memory(device: vkpar.Device) -> None:
                 for way in found:
                     quads = way.span * way.turns * way.passes * kind.chunk // 4
                     assert 256 <= quads <= 2048 // m
-                    assert quads <= 1024 or kind.name != "q4_k"  # which keeps sums of them, too
+                    assert quads <= 1024 or kind.halves == 1  # the others keep sums of them, too
                     assert way.turns <= (4 if m == 1 else 2)
                     assert way.width % 4 == 0
 
@@ -372,7 +368,7 @@ def test_over_several_buffers(device: vkpar.Device, rng: np.random.Generator, ke
     """Rows are cut into pieces that a kernel binds each."""
     small = {"max_buffer": 8192, "max_binding": 4352, "ring_bytes": 20_000}
     with env.override(**small), vkpar.open_devices(str(device.info.index))[0] as opened:
-        blocks = blocks_of(rng, kind, 99, columns_of(kind, 1 if kind == "q4_k" else 3))
+        blocks = blocks_of(rng, kind, 99, columns_of(kind, 1 if KINDS[kind].block == 256 else 3))
         weights = exact(blocks, kind)
         for source in (blocks, opened.array(blocks)):
             q = vkpar.quantized(opened, source, weights.shape, kind)
@@ -403,7 +399,7 @@ def test_bad_input(device: vkpar.Device, rigs: Any) -> None:
         ((2, 32), "q4_k", "32 columns are no multiple of the 256"),
         ((2, 64), "q8_0", r"uint8 of shape \(2, 68\)"),
         ((2, 32), "q4_0", r"uint8 of shape \(2, 18\)"),
-        ((2, 32), "q5_0", "kind is one of q8_0, q4_0, q4_k"),
+        ((2, 32), "q3_k", "kind is one of q8_0, q4_0, q4_k, q4_1, q5_0, q5_1, q5_k, q6_k, not 'q3_k'"),
         ((64,), "q8_0", "rows and columns"),
     ):
         with pytest.raises(InvalidUsageError, match=say):

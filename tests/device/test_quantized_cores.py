@@ -7,7 +7,7 @@ import importlib
 import numpy as np
 import pytest
 from helpers.ops.elements import check, normal
-from helpers.ops.quantizing import NAMES, blocks_of, error_of, exact, made
+from helpers.ops.quantizing import NAMES, blocks_of, error_of, exact, made, whole_numbers
 from helpers.vulkan.planning import dispatches, forget
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,10 +72,7 @@ def test_what_follows(
 ) -> None:
     """Whole numbers, which are exact: a bias, an activation and a residual, eager and captured."""
     n, k, m = 70, steps_of(kind, 4), 5
-    blocks = blocks_of(rng, kind, n, k).reshape(n, -1, KINDS[kind].nbytes)
-    scales = np.array([[1, 2]] if kind == "q4_k" else [[0.5]], np.float16)
-    blocks[..., : 2 * scales.size] = scales.view(np.uint8)
-    blocks = blocks.reshape(n, -1)
+    blocks = whole_numbers(blocks_of(rng, kind, n, k), kind)
     q, weights = made(device, blocks, kind), exact(blocks, kind)
     x, bias, more = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (n,), (m, n)))
     a, b, r = device.array(x, "float16"), device.array(bias), device.array(more)

@@ -437,20 +437,20 @@ def test_the_program_runs_prompts_in_halves(
     tiny.write_folder(tmp_path)
     index, given, halves = rigs(reducing.POOLS["L"])[0].info.index, [], vars(Llama)["halves"]
 
-    def setter(model: Llama, value: bool) -> None:
+    def setter(model: Llama, value: str) -> None:
         given.append(value)
         halves.fset(model, value)
 
     monkeypatch.setattr(Llama, "halves", halves.setter(setter))
     made = []
-    for more in ([], ["--halves"]):
+    for more in ([], ["--halves", "on"]):
         arguments = (
             f"--model {tmp_path} --tokens 1,5,9,2,7 --steps 6 --split tensor --devices {index}*2 --wire f32 --json"
         )
         monkeypatch.setattr(sys, "argv", ["generate.py", *arguments.split(), *more])
         runpy.run_path(str(EXAMPLE), run_name="__main__")
         made.append(json.loads(capsys.readouterr().out)["tokens"])
-    assert given == [False, True]
+    assert given == ["auto", "on"]
     assert made[0] == made[1]
     assert len(made[0]) == 6
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conftest import FULL, Rigs
 from helpers.graph.fusing import WIRES, bits, force_gpu
+from helpers.ops.quantizing import blocks_of
 from helpers.ops.reducing import fresh_devices
 from helpers.vulkan.planning import forget
 
@@ -54,11 +55,7 @@ class Products:
         self.comm = comm
         self.x, self.q, self.y, self.bias = [], [], [], []  # type: ignore[var-annotated]
         for device in comm.devices:
-            blocks = chance.integers(0, 256, (n, k // found.block, found.nbytes), np.uint8)
-            count = 2 if kind == "q4_k" else 1
-            scales = chance.standard_normal((n, k // found.block, count)) * 0.02
-            blocks[..., : 2 * count] = scales.astype(np.float16).view(np.uint8)
-            self.q.append(vkpar.quantized(device, blocks.reshape(n, -1), (n, k), kind))
+            self.q.append(vkpar.quantized(device, blocks_of(chance, kind, n, k), (n, k), kind))
             self.x.append(device.array(chance.standard_normal((m, k)).astype(np.float32)))
             self.y.append(device.empty((m, n)))
             self.bias.append(device.array(chance.standard_normal(n).astype(np.float32)) if biased else None)

@@ -20,8 +20,10 @@ def test_formats_are_those_of_gguf(name: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=str)
 def test_kinds_lie_in_as_many_bytes_as_their_blocks(kind: Kind) -> None:
-    """Whole numbers in chunks of 16 bytes, and the scales."""
-    assert kind.block * 16 // kind.chunk + kind.per_block * kind.scales.itemsize == kind.nbytes
+    """Whole numbers in chunks of 16 bytes, what is behind them, and the scales."""
+    assert kind.block * 16 // kind.chunk + kind.extra + kind.per_block * kind.scales.itemsize == kind.nbytes
+    assert kind.row_words(4 * kind.block) * 4 == 4 * (kind.block * 16 // kind.chunk + kind.extra)
+    assert bool(kind.code) == (kind.module != kind.name)
     assert len(kind.spreads) == 4
 
 

@@ -48,7 +48,7 @@ def taken(info: DeviceInfo) -> set[str]:
     for queries, width in itertools.product((1, 4, 8), (64, 128, 512)):
         names.add(attention_kernels.kernel_for(device, queries, "float16", "float16", width).name + "_f16")
     if dots.usable(device):
-        names |= {f"quantized_dots_{kind}" for kind in KINDS}
+        names |= {f"quantized_dots_{kind.module}" for kind in KINDS.values()}
     assert not any(cores.usable(info, kind) for kind in KINDS.values())
     assert not cpu.has_wide(info)
     assert wires.processor(info) == "gpu"

@@ -18,7 +18,7 @@ from vkpar.abi.formats import WIRES
 from vkpar.comm import wires
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import BLOCK
-from vkpar.ops.quantized.kinds import KINDS
+from vkpar.ops.quantized.kinds import MODULES
 
 NARROW = [dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.uint32]
 WORDY = [dtypes.resolve(name) for name in ("int8", "uint8", "int16", "uint16", "int64", "uint64", "float64")]
@@ -157,7 +157,7 @@ def test_every_wire_has_the_kernels_that_send_and_gather_it() -> None:
         found.setdefault(match[1] + match[3], set()).add(match[2])
     assert all(each == forms for each in found.values()), found
     assert {"wire_gather_whole", "wire_gather_tail", "norm_gather", "matvec_send_columns1"} <= found.keys()
-    for kind in KINDS:
+    for kind in MODULES:
         assert {f"quantized_dots_send_{kind}", f"quantized_matvec_send_{kind}_rows1_alone"} <= found.keys()
 
 

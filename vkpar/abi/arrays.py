@@ -74,12 +74,19 @@ class RandomConstants(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """Quantised blocks of files on their way into chunks and scales."""
+    """Quantised blocks of files on their way into chunks and scales: ``row`` of them side by side."""
 
     count_: int
     first: int
     chunks_first: int
     scales_first: int
+    row: int
+
+
+class PackConstants(NamedTuple):
+    """The code of a kind, where several share the module."""
+
+    kind_code: int
 
 
 class Unpack(NamedTuple):
@@ -95,9 +102,10 @@ class Unpack(NamedTuple):
 
 
 class UnpackConstants(NamedTuple):
-    """Element type, whether it begins at a multiple of four; whether rows are taken by numbers, and signed ones."""
+    """Element type, whether it begins at a multiple of four; rows by numbers, and signed ones; the code of a kind."""
 
     o_type: int
     o_wide: int
     takes: int
     signed: int
+    kind_code: int

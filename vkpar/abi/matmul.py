@@ -142,6 +142,18 @@ class Operands(NamedTuple):
     o_wide: int
 
 
+class BlockOperands(NamedTuple):
+    """The same where the second operand is quantised: its kind, where several share the module."""
+
+    a_type: int
+    kind_code: int
+    o_type: int
+    transpose_b: int
+    a_wide: int
+    b_wide: int
+    o_wide: int
+
+
 class RowsShape(NamedTuple):
     """Few rows by floats: how many, invocations side by side, and which operands are read in eights."""
 

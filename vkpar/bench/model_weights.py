@@ -70,7 +70,8 @@ def _drawn(kind: str, inputs: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return values.astype(dtypes.resolve(kind).numpy).view(np.uint8)
     blocks = generator.integers(0, 256, (_POOL // form.nbytes, form.nbytes), dtype=np.uint8)
     unit = np.float16(most / form.largest)
-    blocks[:, :2] = np.frombuffer(unit.tobytes(), np.uint8)
-    if form.terms == 2:  # minima, about half of the largest
-        blocks[:, 2:4] = np.frombuffer(np.float16(unit * 7).tobytes(), np.uint8)
+    blocks[:, form.scale_at : form.scale_at + 2] = np.frombuffer(unit.tobytes(), np.uint8)
+    if form.halves == 2:  # minima, about half of the largest; those of blocks of 256 are subtracted
+        middle = unit * ((form.most + 1) // 2 - 1) * (1 if form.block == 256 else -1)
+        blocks[:, 2:4] = np.frombuffer(np.float16(middle).tobytes(), np.uint8)
     return blocks.reshape(-1)

@@ -213,16 +213,15 @@ def _quantized(on: Bench) -> Iterator[Answer]:
 def _blocks(rng: Generator, kind: Kind, rows: int, columns: int) -> NDArray[np.uint8]:
     """Return random blocks, every byte any value, but for normal scales."""
     made = rng.integers(0, 256, (rows, columns // kind.block, kind.nbytes), np.uint8)
-    count = 2 if kind.name == "q4_k" else 1  # scales and, of Q4_K, minima
-    scales = rng.standard_normal((rows, columns // kind.block, count)) * 0.02
-    made[..., : 2 * count] = scales.astype(np.float16).view(np.uint8)
+    scales = rng.standard_normal((rows, columns // kind.block, kind.halves)) * 0.02
+    made[..., kind.scale_at : kind.scale_at + 2 * kind.halves] = scales.astype(np.float16).view(np.uint8)
     return made.reshape(rows, -1)
 
 
 def _sizes(kind: Kind, blocks: NDArray[np.uint8]) -> F64:
-    """Return what errors of weights are relative to: of Q4_K the two parts that a weight is made of."""
+    """Return what errors of weights are relative to: where there are minima, both parts of a weight."""
     weights = kind.decode(blocks).astype(np.float64)
-    if kind.name != "q4_k":
+    if kind.halves == 1:
         return np.abs(weights)
     without = blocks.copy().reshape(len(blocks), -1, kind.nbytes)
     without[..., 2:4] = 0

@@ -18,7 +18,7 @@ from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.graph.protocol import Step, WireSend, WireStore
 from vkpar.graph.stretches import Item
-from vkpar.ops.quantized.kinds import KINDS
+from vkpar.ops.quantized.kinds import MODULES
 from vkpar.ops.tiles import matvec
 from vkpar.vulkan import api
 from vkpar.vulkan.capturing import Operation
@@ -30,10 +30,10 @@ from vkpar.vulkan.tape import Noted
 
 _SENDING: Final = (
     {f"matvec_{kind}": f"matvec_send_{kind}" for kind in matvec.KINDS}
-    | {f"quantized_dots_{kind}": f"quantized_dots_send_{kind}" for kind in KINDS}
+    | {f"quantized_dots_{kind}": f"quantized_dots_send_{kind}" for kind in MODULES}
     | {
         f"quantized_matvec_{kind}_rows1_{how}": f"quantized_matvec_send_{kind}_rows1_{how}"
-        for kind in KINDS
+        for kind in MODULES
         for how in ("alone", "subgroups")
     }
 )

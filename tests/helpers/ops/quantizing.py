@@ -23,10 +23,23 @@ def blocks_of(rng: np.random.Generator, kind: str, rows: int, columns: int, scal
     """Random blocks, every byte any value, but for normal scales."""
     found = KINDS[kind]
     made = rng.integers(0, 256, (rows, columns // found.block, found.nbytes), np.uint8)
-    count = 2 if kind == "q4_k" else 1
-    scales = rng.standard_normal((rows, columns // found.block, count)) * scale
-    made[..., : 2 * count] = scales.astype(np.float16).view(np.uint8)
-    return made.reshape(rows, -1)
+    scales = rng.standard_normal((rows, columns // found.block, found.halves)) * scale
+    return scaled_by(made.reshape(rows, -1), kind, scales)
+
+
+def scaled_by(blocks: Blocks, kind: str, scales: NDArray[Any]) -> Blocks:
+    """Return blocks with other float16 scales, or scales and what minima are multiplied by, the last axis."""
+    found = KINDS[kind]
+    made = blocks.copy().reshape(len(blocks), -1, found.nbytes)
+    end = found.scale_at + 2 * found.halves
+    made[..., found.scale_at : end] = np.ascontiguousarray(scales.astype(np.float16)).view(np.uint8)
+    return made.reshape(len(blocks), -1)
+
+
+def whole_numbers(blocks: Blocks, kind: str) -> Blocks:
+    """Return blocks whose weights are whole numbers, or halves of them."""
+    found = KINDS[kind]
+    return scaled_by(blocks, kind, np.array([1, 2] if found.halves == 2 else [0.5]))
 
 
 def exact(blocks: Blocks, kind: str) -> NDArray[np.float32]:
@@ -46,11 +59,11 @@ def made(device: vkpar.Device, blocks: Blocks, kind: str) -> vkpar.Quantized:
 
 
 def magnitudes(blocks: Blocks, kind: str) -> Floats:
-    """What errors are relative to: a weight's magnitude, of Q4_K those of the two parts that it is made of."""
-    weights = exact(blocks, kind).astype(np.float64)
-    if kind != "q4_k":
+    """What errors are relative to: a weight's magnitude, or those of the two parts that it is made of."""
+    weights, found = exact(blocks, kind).astype(np.float64), KINDS[kind]
+    if found.halves == 1:
         return np.abs(weights)
-    without = blocks.copy().reshape(len(blocks), -1, KINDS[kind].nbytes)
+    without = blocks.copy().reshape(len(blocks), -1, found.nbytes)
     without[..., 2:4] = 0
     scaled = exact(without.reshape(len(blocks), -1), kind).astype(np.float64)
     return np.abs(scaled) + np.abs(scaled - weights)

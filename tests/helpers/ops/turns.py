@@ -105,6 +105,7 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"take_u[124]$": (1, _LEFT),
     r"region_(un)?pack_": (2, loop(4, loop(5))),
     r"random_": (1, loop(10)),
+    r"quantized_pack_mixed": (8, loop(2, loop(8, loop(4)) + loop(4))),
     r"quantized_pack_": (2, 2 * loop(8)),
     r"scan$": (1, loop(8)),
     r"sort$": (6, 2 * loop(16) + 3 * loop(8) + loop(8)),

@@ -64,7 +64,7 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     r"quantized_(dots|matvec)_folded_": ((*_ON_GPUS, matmul.Scales, matmul.Norm), (*_OF_BLOCKS, matmul.DotsTail)),
     r"quantized_(dots|matvec)_send_": ((*_ON_GPUS, matmul.Scales, matmul.Send), (*_OF_BLOCKS, matmul.DotsTail)),
     r"quantized_(dots|matvec)_": ((*_ON_GPUS, matmul.Scales), (*_OF_BLOCKS, matmul.DotsTail)),
-    r"quantized_pack_": ((arrays.Pack,), ()),
+    r"quantized_pack_": ((arrays.Pack,), (arrays.PackConstants,)),
     r"quantized_unpack_": ((arrays.Unpack,), (arrays.UnpackConstants,)),
     r"region_": ((arrays.Region,), (arrays.RegionConstants,)),
     r"take_": ((arrays.Take,), ()),
@@ -148,7 +148,10 @@ def fields(sections: tuple[Any, ...]) -> list[tuple[str, int]]:
 
 def sections_of(name: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the sections of a kernel's push block, and those of its specialization constants."""
-    return next(found for pattern, found in BLOCKS.items() if re.match(pattern, name))
+    push, constants = next(found for pattern, found in BLOCKS.items() if re.match(pattern, name))
+    if "_mixed" in name:  # these are told the kind of blocks
+        constants = tuple(matmul.BlockOperands if each is matmul.Operands else each for each in constants)
+    return push, constants
 
 
 def pushed(name: str, push: bytes) -> dict[str, int]:

@@ -60,7 +60,7 @@ class CoreSpread(NamedTuple):
     def shared_nbytes(self, kind: Kind, m: int, warp: int) -> int:
         """Return the bytes of shared memory that it takes for ``m`` rows, with subgroups of ``warp``."""
         groups, blocks = self.threads // warp, kind.chunk // 16  # of 32 weights, of a column at a time
-        weights = groups * self.columns * 16 * max(_LINE, self.high // 4)
+        weights = groups * self.columns * 16 * max(_LINE, self.high // 4) * (2 if kind.extra else 1)
         rows = (groups * m + self.high - m) * 8 * (blocks * 8 + 2)
         return weights + rows + groups * 4 * self.columns * blocks * kind.terms
 
@@ -99,7 +99,7 @@ def usable(info: DeviceInfo, kind: Kind) -> bool:
 
 def module_of(kind: Kind) -> str:
     """Return the name of a kind's kernel."""
-    return f"{KERNEL}_{kind.name}"
+    return f"{KERNEL}_{kind.module}"
 
 
 def fits(info: DeviceInfo, kind: Kind, m: int, k: int) -> bool:

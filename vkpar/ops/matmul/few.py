@@ -163,10 +163,10 @@ def _spread_of(
     if m == 1 and dots.usable(device):
         return (
             dots.spread(device, kind, n, k, together, folded=not fold.empty),
-            f"quantized_dots{folded}_{kind.name}",
+            f"quantized_dots{folded}_{kind.module}",
         )
     rows, adds = 1 if m == 1 else matvec.MOST_ROWS, "subgroups" if matvec.adds_up(device.info) else "alone"
-    return spread(device, kind, m, n, k, together), f"quantized_matvec{folded}_{kind.name}_rows{rows}_{adds}"
+    return spread(device, kind, m, n, k, together), f"quantized_matvec{folded}_{kind.module}_rows{rows}_{adds}"
 
 
 def dispatch(call: Call, request: Request, name: str, piece: Piece, *, on_cores: bool = False) -> None:
@@ -197,7 +197,7 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, on_cores:
         abi.Scales(s_first // kind.per_block),
     ]
     wide = a_first % 4 == 0, False, not (o_first % 4 or columns % 4)
-    operands = abi.Operands(FLOATS[a.dtype.name], FLOATS["float32"], FLOATS[out.dtype.name], True, *wide)
+    operands = abi.BlockOperands(FLOATS[a.dtype.name], kind.code, FLOATS[out.dtype.name], True, *wide)
     after = follows.constants(residual_wide=not (r_first % 4 or columns % 4))
     constants: tuple[int, ...] = (*operands, *how.shape(m), *abi.Turned(), *after)
     constants += how.tail(device.info) if isinstance(how, cores.CoreSpread) else abi.PassesTail(how.passes)

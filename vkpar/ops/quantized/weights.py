@@ -58,14 +58,14 @@ class Quantized(Closable, Fixed, Unpickled):
     """A matrix of quantised weights on a device, made by :func:`quantized`, or a view of rows of one.
 
     ``vkpar.matmul(x, q, transpose_b=True)`` multiplies by it, ``q[a:b]`` is a view of whole rows. The device keeps
-    exactly as many bytes as the blocks have, the whole numbers apart from the scales and all in chunks of 16 bytes, so
+    as many bytes as the blocks have, the whole numbers apart from the scales and all in chunks of 16 bytes, so
     that kernels load them whole.
 
     It is a context manager.
 
     Attributes:
         device: where it lives.
-        kind: ``"q8_0"``, ``"q4_0"`` or ``"q4_k"``.
+        kind: ``"q8_0"``, ``"q4_0"``, ``"q4_k"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"``, ``"q5_k"`` or ``"q6_k"``.
         shape: rows and columns.
         pieces: of its rows, each of which a kernel can bind.
     """
@@ -90,9 +90,8 @@ class Quantized(Closable, Fixed, Unpickled):
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device, those of the blocks."""
-        kind = KINDS[self.kind]
-        return self.size // kind.block * kind.nbytes
+        """Bytes on the device: those of the blocks, and up to 12 for each row of Q5_0 or Q5_1 (see the page)."""
+        return sum(piece.chunks.nbytes + piece.scales.nbytes for piece in self.pieces)
 
     @property
     def closed(self) -> bool:
@@ -166,8 +165,9 @@ def quantized(device: Device, blocks: ArrayLike | HostArray | Array, shape: tupl
         device: where it is to live.
         blocks: uint8 of shape (rows, bytes of a row), in the layout of GGUF files: on the host, or an array of that
             device. They may be changed once the call returns.
-        shape: rows and columns. Columns are a multiple of 32, of 256 for ``"q4_k"``.
-        kind: ``"q8_0"`` (34 bytes for 32 weights), ``"q4_0"`` (18 bytes for 32) or ``"q4_k"`` (144 bytes for 256).
+        shape: rows and columns. Columns are a multiple of 32, of 256 for ``"q4_k"``, ``"q5_k"`` and ``"q6_k"``.
+        kind: ``"q8_0"`` (34 bytes for 32 weights), ``"q4_0"`` (18), ``"q4_1"`` (20), ``"q5_0"`` (22), ``"q5_1"``
+            (24); ``"q4_k"`` (144 bytes for 256), ``"q5_k"`` (176) or ``"q6_k"`` (210).
 
     Raises:
         InvalidUsageError: an unknown kind, columns that are no whole blocks, blocks of another shape or type, or of
@@ -230,7 +230,7 @@ def _most_rows(device: Device, kind: Kind, columns: int) -> int:
     """Return how many rows a kernel binds at once, an even number where it is more than one."""
     limits = device.limits
     room = min(limits.max_storage_buffer_range - ALIGNMENT, limits.max_buffer // GRANULE * GRANULE)
-    most = room // (columns // kind.block * kind.nbytes)
+    most = room // max(columns // kind.block * kind.nbytes, 4 * kind.row_words(columns))
     if not most:
         raise UnsupportedError(
             f"quantized: a row of {columns} weights takes more than the {room} bytes that {device} binds at once"
@@ -243,7 +243,7 @@ def _piece(
 ) -> Piece:
     """Upload rows of blocks, and lay them out."""
     row = columns // kind.block * kind.nbytes
-    chunks = device.empty((rows, columns // kind.chunk * 4), "uint32")
+    chunks = device.empty((rows, kind.row_words(columns)), "uint32")
     scales = device.empty((rows, columns // kind.block * kind.per_block), kind.scales)
     step = max(_SLAB // row // 2 * 2, 2)  # an even number, whose scales are whole words
     for start in range(0, rows, step):
@@ -252,21 +252,22 @@ def _piece(
         blocks = taken if isinstance(taken, Array) else device.array(taken)
         if blocks.reach() < blocks.size:
             blocks = blocks.copy()
-        _pack(kind, blocks, chunks[start : start + count], scales[start : start + count])
+        _pack(kind, blocks, chunks[start : start + count], scales[start : start + count], columns // kind.block)
     return Piece(first, rows, chunks, scales)
 
 
-def _pack(kind: Kind, blocks: Array, chunks: Array, scales: Array) -> None:
-    """Lay blocks out; all are contiguous and in one binding each, and scales begin on a word."""
+def _pack(kind: Kind, blocks: Array, chunks: Array, scales: Array, row: int) -> None:
+    """Lay blocks out, ``row`` side by side; all are contiguous and in one binding each, and scales begin on a word."""
     count = blocks.size // kind.nbytes
     (seen, first), (written, chunks_first), (multipliers, scales_first) = (
         array.window() for array in (blocks, chunks, scales)
     )
-    push = pack(abi.Pack(count, first, chunks_first, scales_first * kind.scales.itemsize // 4))
-    together = 1 if kind.per_block > 1 else 2
+    push = pack(abi.Pack(count, first, chunks_first, scales_first * kind.scales.itemsize // 4, row))
+    together = 4 // kind.scales.itemsize
     grid = fold_groups(blocks.device, -(-count // (together * _THREADS)))
     ranges = (seen, written, multipliers)
-    submit("quantized", f"quantized_pack_{kind.name}", (blocks, chunks, scales), ranges, push, grid)
+    constants = abi.PackConstants(kind.code) if kind.code else ()
+    submit("quantized", f"quantized_pack_{kind.module}", (blocks, chunks, scales), ranges, push, grid, constants)
 
 
 def unpack(kind: str, piece: Piece, out: Array) -> None:
@@ -319,9 +320,9 @@ def _unpack(
     total = count * columns
     push = pack(abi.Unpack(total, chunk, scale // kind.per_block, first, columns // 4, chunks.shape[0], index))
     is_signed = bool(numbers) and numbers[0].dtype == dtypes.int32
-    constants = abi.UnpackConstants(FLOATS[out.dtype.name], first % 4 == 0, bool(numbers), is_signed)
+    constants = abi.UnpackConstants(FLOATS[out.dtype.name], first % 4 == 0, bool(numbers), is_signed, kind.code)
     arrays, ranges = (chunks, scales, out, *(numbers or (chunks,))), (seen, multipliers, written, indices)
-    call.dispatch(f"quantized_unpack_{kind.name}", arrays, ranges, push, -(-total // GROUP), constants)
+    call.dispatch(f"quantized_unpack_{kind.module}", arrays, ranges, push, -(-total // GROUP), constants)
 
 
 def take_rows(q: Quantized, indices: Array, out: Array | None) -> Array:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.quantized.encode import ENCODERS, encode
 from vkpar.ops.quantized.kinds import KINDS as QUANTISED
 from vkpar.parallel.models import naming
 from vkpar.parallel.models.config import Config
@@ -214,41 +215,9 @@ def quantised(tensor: F32, kind: str) -> tuple[NDArray[Any], str]:
         raise InvalidUsageError(
             f"rows of {tensor.shape[-1]} elements are no multiple of the {block} of {kind}'s blocks"
         )
-    if kind == "q4_k":
-        return quantise_q4_k(tensor), raw
+    if kind in ENCODERS:
+        return encode(tensor, kind), raw
     return package.quants.quantize(tensor, getattr(package.GGMLQuantizationType, raw)), raw
-
-
-def quantise_q4_k(tensor: F32) -> NDArray[np.uint8]:
-    """Return blocks of Q4_K: of 256 elements, eight runs with a scale and a minimum of 6 bits each.
-
-    An element is ``d * scale * q - dmin * minimum`` with q from 0 to 15. Scales and minima are rounded to nearest,
-    without a search for better ones.
-    """
-    runs = tensor.astype(np.float64).reshape(-1, 8, 32)
-    least: NDArray[np.float64] = -np.minimum(runs.min(axis=2), 0)
-    step: NDArray[np.float64] = (runs.max(axis=2) + least).clip(0) / 15
-    d, dmin = ((part.max(axis=1) / 63).astype(np.float16) for part in (step, least))
-
-    def units(part: NDArray[np.float64], unit: NDArray[np.float16]) -> NDArray[np.uint8]:
-        wide = unit.astype(np.float64)[:, None]
-        return np.rint(np.divide(part, wide, out=np.zeros_like(part), where=wide > 0)).clip(0, 63).astype(np.uint8)
-
-    scale, minimum = units(step, d), units(least, dmin)
-    width = d.astype(np.float64)[:, None, None] * scale[:, :, None]
-    above = runs + dmin.astype(np.float64)[:, None, None] * minimum[:, :, None]
-    quants = np.rint(np.divide(above, width, out=np.zeros_like(above), where=width > 0)).clip(0, 15).astype(np.uint8)
-    packed = np.concatenate(
-        [
-            (scale[:, :4] & 63) | (scale[:, 4:] >> 4 << 6),
-            (minimum[:, :4] & 63) | (minimum[:, 4:] >> 4 << 6),
-            (scale[:, 4:] & 15) | ((minimum[:, 4:] & 15) << 4),
-        ],
-        axis=1,
-    )
-    nibbles = quants[:, 0::2] | (quants[:, 1::2] << 4)
-    parts = [d[:, None].view(np.uint8), dmin[:, None].view(np.uint8), packed, nibbles.reshape(len(runs), 128)]
-    return np.concatenate(parts, axis=1).reshape(*tensor.shape[:-1], -1)
 
 
 def _gguf_names(config: Config) -> dict[str, str]:

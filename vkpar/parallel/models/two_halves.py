@@ -12,13 +12,30 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from vkpar import ops
+from vkpar.errors import InvalidUsageError
 from vkpar.parallel.layers.attention import Windows
 from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.layers import joined
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, present, there
 from vkpar.parallel.models.building import DecoderBlock
 
+FEWEST: Final = 2  # rows, one for each half
+WORTH: Final = 256  # rows: shorter prompts wait for sums of which each takes as long as those of all rows
+AUTO, ON, OFF = "auto", "on", "off"
+SETTINGS: Final = (AUTO, ON, OFF)
 _TILE: Final = 64  # rows
+
+
+def check(setting: str, mode: str, nranks: int) -> None:
+    """Refuse what is no setting, and halves where nothing is summed.
+
+    Raises:
+        InvalidUsageError: it is refused.
+    """
+    if setting not in SETTINGS:
+        raise InvalidUsageError(f"halves is one of {', '.join(SETTINGS)}, not {setting!r}")
+    if setting == ON and (mode != "tensor" or nranks < 2):
+        raise InvalidUsageError("halves are for prompts in a tensor split over several ranks; leave it auto or off")
 
 
 def middle(rows: int) -> int:

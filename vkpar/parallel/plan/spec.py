@@ -177,6 +177,12 @@ class ModelSpec:
         alike = {self.weights for step in _STEPS if step not in mixed and (self.gated or step != "gate")}
         return frozenset(alike.union(*mixed.values()))
 
+    def inner(self, nranks: int) -> int:
+        """Return what lies between the two products of as many weights as a rank of a tensor split has to a sum."""
+        matrices = [weight for weight in self.weights_of_block(0) if len(weight.shape) > 1 and weight.step != "router"]
+        elements = sum(math.prod(weight.shape) * weight.read for weight in matrices)
+        return max(int(elements / (4 * self.width * nranks)) // 64 * 64, 64)
+
     def block(self) -> list[Step]:
         """Return the steps of a block; ``"x"`` goes in."""
         return [*_attention(self), *(_experts() if self.experts else _feed_forward(self))]
