@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import require
 
 import vkpar
 from vkpar import InvalidUsageError
@@ -19,6 +20,7 @@ from vkpar.parallel import (
     Split,
     shard,
 )
+from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.layers.layers import Parts, moved
 from vkpar.testing import U, gamma
 
@@ -134,6 +136,50 @@ def test_embedding_is_exact(
     found = ParallelEmbedding(table, comm=comm, split=Split.of(shares))(everywhere(comm, ids))
     for part in found:
         assert (part.numpy() == table[ids].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "q8_0"])
+def test_a_table_that_no_kernel_sees_as_a_whole(
+    rng: np.random.Generator, settings_override: Callable[..., None], kind: str
+) -> None:
+    """Its rows come of several windows; each is multiplied by the scale in float32."""
+    require("llvmpipe")
+    settings_override(max_binding=1 << 20)
+    (device,) = vkpar.open_devices("llvmpipe")
+    table, ids = drawn(rng, 26000, 64), np.array([25999, 0, 13000, 8191, 16384, 4096, 25998, 7, 15418], np.uint32)
+    with device, vkpar.Communicator([device]) as comm:
+        made: Any = table.astype(kind) if kind != "q8_0" else table
+        weight: Any = made
+        if kind == "q8_0":
+            gguf = pytest.importorskip("gguf")
+            blocks = gguf.quants.quantize(table, gguf.GGMLQuantizationType.Q8_0)
+            made = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType.Q8_0)
+            held = vkpar.quantized(device, blocks, table.shape, kind)
+            weight = Sharded(comm, table.shape, kind, SPLIT, [held], axis=0, segments=[Split.of([26000])])
+        for scale in (None, float(np.float32(25.3))):
+            found = ParallelEmbedding(weight, comm=comm, scale=scale)([device.array(ids)])[0]
+            assert found is not None
+            expected = made[ids].astype(np.float32) * np.float32(1 if scale is None else scale)
+            assert np.array_equal(found.numpy(), expected)
+
+
+def test_gates_by_gelu(rig: Rig, rng: np.random.Generator) -> None:
+    comm, cut = rig("LL", wire="f32"), Split.of([8, 24])
+    gate, up, down, x = drawn(rng, 32, 16), drawn(rng, 32, 16), drawn(rng, 16, 32), drawn(rng, 3, 16)
+    wide = [ColumnParallelLinear(np.concatenate([gate, up]), comm=comm, split=[cut, cut], segments=[32, 32])]
+    post = RMSNorm(np.linspace(0.5, 2, 16).astype(np.float32), 1e-6, comm=comm)
+    for norm in (None, post):
+        block = ParallelMLP(wide, RowParallelLinear(down, comm=comm, split=cut), gate="geglu", post=norm)
+        stream, _ = block(everywhere(comm, x), everywhere(comm, x))
+        g, u = x.astype(np.float64) @ gate.T, x.astype(np.float64) @ up.T
+        gated = g / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
+        given = (gated * u) @ down.T
+        if norm is not None:
+            given *= np.linspace(0.5, 2, 16) / np.sqrt(np.mean(given**2, axis=1, keepdims=True) + 1e-6)
+        for part in stream:
+            assert np.abs(part.numpy() - (x + given)).max() < 2e-4
+    with pytest.raises(InvalidUsageError, match="gate is swiglu or geglu, not 'relu'"):
+        ParallelMLP(wide, RowParallelLinear(down, comm=comm, split=cut), gate="relu")
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -132,7 +132,13 @@ def test_logits_and_tokens(rig: Rig, name: str, letters: str, mode: str, ratios:
 
 @pytest.mark.parametrize(
     ("name", "letters", "wire"),
-    [("llama", "LLL", "q8"), ("llama", "LS", "f16"), ("qwen3", "LS", "f32"), ("window", "LS", "f32")],
+    [
+        ("llama", "LLL", "q8"),
+        ("llama", "LS", "f16"),
+        ("qwen3", "LS", "f32"),
+        ("window", "LS", "f32"),
+        ("gemma3", "LS", "f32"),
+    ],
 )
 def test_replicas_of_the_stream_agree_and_wires_stay_within_their_bounds(
     rig: Rig, name: str, letters: str, wire: str

@@ -16,6 +16,7 @@ from vkpar.bench.measure import job
 from vkpar.bench.measure.collectives import TABLE, Collective
 from vkpar.bench.measure.copying import COPIES
 from vkpar.bench.measure.exact import OPS
+from vkpar.bench.model_presets import MODELS
 from vkpar.comm.rig.choice import TRANSPORTS
 from vkpar.comm.schedule.algorithms.table import TABLE as ALGORITHMS
 from vkpar.comm.wires import NAMES
@@ -210,9 +211,9 @@ def _add_model(benches: Any) -> None:
     text = "time prompts and tokens of a whole decoder with made-up weights, in every split of the devices"
     parser = add_command(benches, "model", _run(model), text)
     add_devices(parser, "what the model is split over; by default the GPUs")
-    sizes = f"sizes of the model: {', '.join(PRESETS)} (default: 8b, on CPUs tiny)"
-    parser.add_argument("--preset", choices=list(PRESETS), metavar="NAME", help=sizes)
-    parser.add_argument("--config", metavar="FILE", help="a config.json of a Llama or Qwen2 model in place of a preset")
+    sizes = f"sizes of the model: {', '.join((*PRESETS, *MODELS))} (default: 8b, on CPUs tiny)"
+    parser.add_argument("--preset", choices=[*PRESETS, *MODELS], metavar="NAME", help=sizes)
+    parser.add_argument("--config", metavar="FILE", help="a config.json of a model in place of a preset")
     defaults = model.Options
     parser.add_argument(
         "--vocabulary", type=whole(2), default=defaults.vocabulary, metavar="N", help="of a preset (default: 32000)"

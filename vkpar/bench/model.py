@@ -22,6 +22,7 @@ from vkpar import env
 from vkpar.bench import model_plot
 from vkpar.bench.decode import PRESETS, Shape
 from vkpar.bench.frame import frame, table
+from vkpar.bench.model_presets import MODELS
 from vkpar.bench.model_rows import COLUMNS, Row, line_of
 from vkpar.bench.model_weights import KINDS, weights
 from vkpar.comm.communicator import Communicator
@@ -54,7 +55,7 @@ class Options:
     Attributes:
         devices: selector; None for the default devices.
         preset: sizes of the model; None for what suits the devices, or where ``config``, a config.json, has them.
-        vocabulary: of a preset.
+        vocabulary: of a preset that is a shape alone.
         weights: one of :data:`KINDS`.
         splits: among :data:`SPLITS`; those that are not possible are told, and left out.
         ratios: what the devices get, as plans take it, one or several.
@@ -105,6 +106,8 @@ class Options:
 
     def model(self) -> Config:
         """Return the decoder's sizes."""
+        if self.preset in MODELS:
+            return MODELS[self.preset]
         if self.config is None:
             return of_shape(PRESETS[self.preset or "8b"], self.vocabulary, self.context)
         path = Path(self.config)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
+from vkpar.ops.quantized.weights import Quantized
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.layers.layers import cut_by
 from vkpar.parallel.layers.norms import Parts, present, there
@@ -36,6 +37,7 @@ class ParallelEmbedding:
         self.weight = cut_by(weight, comm, 0, split)
         self._comm, self._scale = comm, scale
         self._ranks = list(range(comm.nranks)) if ranks is None else list(ranks)
+        self._windows = [[] if part is None else _windows_of(part) for part in self.weight.parts]
         self._zeros = [
             None if part is None else comm.devices[rank].zeros((1, part.shape[1]))
             for rank, part in enumerate(self.weight.parts)
@@ -68,15 +70,43 @@ class ParallelEmbedding:
 
     def _masked(self, rank: int, indices: Array, start: int, stop: int) -> Array:
         """Return the rows that a rank holds, and zeros for the others."""
-        near = ops.subtract(indices, start)  # numbers below wrap to large ones
-        rows = self._rows(rank, ops.minimum(near, stop - start - 1))
-        held = ops.less(near, stop - start).reshape(-1, 1)
         zeros = self._zeros[rank]
         assert zeros is not None
-        return ops.where(held, rows, zeros)
+        near = ops.subtract(indices, start)  # numbers below wrap to large ones
+        rows = self._rows(rank, ops.minimum(near, stop - start - 1))
+        return ops.where(ops.less(near, stop - start).reshape(-1, 1), rows, zeros)
 
     def _rows(self, rank: int, indices: Array) -> Array:
-        """Return rows of a rank's part, float32."""
-        taken = ops.take(self.weight.parts[rank], indices)
+        """Return rows of a rank's part, float32: of each window those that it has."""
+        windows = self._windows[rank]
+        made = self._taken(windows[0].rows, indices)
+        for window in windows[1:]:
+            near = ops.subtract(indices, window.first)
+            rows = self._taken(window.rows, ops.minimum(near, window.rows.shape[0] - 1))
+            made = ops.where(ops.less(near, window.rows.shape[0]).reshape(-1, 1), rows, made)
+        return made
+
+    def _taken(self, table: Any, indices: Array) -> Array:
+        taken = ops.take(table, indices)
         rows = taken if taken.dtype == "float32" else ops.cast(taken, "float32")
         return rows if self._scale is None else ops.multiply(rows, self._scale, out=rows)
+
+
+class _Window(NamedTuple):
+    """Rows of a table that a kernel binds at once, and the number of the first."""
+
+    first: int
+    rows: Any
+
+
+def _windows_of(table: Any) -> list[_Window]:
+    """Cut a table into what kernels bind; a row to either side of a border of memory is copied."""
+    if isinstance(table, Quantized):
+        return [_Window(piece.first, table[piece.first : piece.first + piece.rows]) for piece in table.pieces]
+    found, first, columns = [], 0, table.shape[1]
+    while first < table.shape[0]:
+        count = table.reach(first * columns) // columns
+        rows = table[first : first + max(count, 1)]
+        found.append(_Window(first, rows if count else rows.copy()))
+        first += max(count, 1)
+    return found

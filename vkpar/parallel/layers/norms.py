@@ -54,7 +54,7 @@ class RMSNorm:
     """
 
     def __init__(self, weight: Any, epsilon: float, *, comm: Communicator, ranks: Sequence[int] | None = None) -> None:
-        self.epsilon = epsilon
+        self._comm, self.epsilon = comm, epsilon
         self.weight: Parts = [None] * comm.nranks
         values = weight.read() if hasattr(weight, "read") else weight
         dtype = getattr(weight, "dtype", None)
@@ -91,8 +91,24 @@ class RMSNorm:
         return stream, normed
 
     def onto(self, residual: Parts | None, x: Parts) -> Parts:
-        """Return ``residual + norm(x)``, or the norm where there is no residual, where a rank has them."""
-        normed = self(x)
-        if residual is None:
-            return normed
-        return [None if part is None else ops.add(there(residual, rank), part) for rank, part in enumerate(normed)]
+        """Return ``residual + norm(x)``, or the norm where there is no residual, made in the place of ``x``.
+
+        What is added to the stream has to have the same bits on all ranks, and unlike drivers divide unlike: there one
+        rank makes the norm, and sends it to the others.
+        """
+        ranks = present(x)
+        unlike = len({_driver_of(there(x, rank)) for rank in ranks}) > 1
+        for rank in ranks[:1] if unlike else ranks:
+            ops.rms_norm(there(x, rank), self.weight[rank], self.epsilon, out=there(x, rank))
+        if unlike:
+            self._comm.broadcast(x, ranks[0])
+        if residual is not None:
+            for rank in ranks:
+                ops.add(there(residual, rank), there(x, rank), out=there(x, rank))
+        return x
+
+
+def _driver_of(x: Array) -> tuple[str, int, str]:
+    """Return what devices that give the same bits have in common."""
+    info = x.device.info
+    return info.name, info.driver_version, info.driver_info

@@ -9,12 +9,10 @@ from typing import Final
 
 from vkpar import dtypes
 from vkpar.ops.attention.kvcache import PITCH
-from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.scratch import Widths, block_nbytes, most_rows, slices_nbytes, stored_as
 from vkpar.parallel.plan.spec import ModelSpec
-from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import padded, round_up
 
 _F32: Final = 4
@@ -123,12 +121,10 @@ class Footprint:
 
     def seen(self, spec: ModelSpec, rank: int, context: int) -> dict[str, int]:
         """Return, by name, the bytes of what a kernel of a rank has to see as a whole; there are pieces of all else."""
-        table = next(tensor.nbytes[rank] for tensor in self.tensors if tensor.name == "embedding")
-        found = {"the embedding table": table + ALIGNMENT * (spec.weights_outside()[0].kind in FORMATS)}
-        if spec.decoder:
-            keys = self.kv_heads[rank] * context * round_up(spec.head_dim, PITCH)
-            found["a block's keys"] = keys * dtypes.resolve(spec.cache).itemsize
-        return found
+        if not spec.decoder:
+            return {}
+        keys = self.kv_heads[rank] * context * round_up(spec.head_dim, PITCH)
+        return {"a block's keys": keys * dtypes.resolve(spec.cache).itemsize}
 
     def activations(
         self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int, *, turned: bool = False
