@@ -12,6 +12,7 @@ from functools import partial
 from statistics import fmean
 from typing import Final
 
+from vkpar.comm import ranks
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.tune.settling import settled
 from vkpar.device import Device
@@ -101,9 +102,22 @@ def sum_seconds(comm: Communicator, width: int) -> float:
             without, whole = settled([alone.seconds, summed.seconds], comm.devices)
             return _more(whole, without)
 
+    if len(comm.devices) < comm.nranks:
+        return _across(comm, width)
     links = [link.kind for link in comm.links()]
     about = {"ranks": [cache.describe(device) for device in comm.devices], "links": links, "width": width}
     return cache.number("sum", {**about, "transports": comm.transports()}, measure, 1e-7, 10.0)
+
+
+def _across(comm: Communicator, width: int) -> float:
+    """Return what a sum takes over several processes: each makes as many launches, and the slowest counts."""
+    with ExitStack() as stack:
+        weights = _Weights(comm.devices, width)
+        alone, summed = _Chain(stack, weights), _Chain(stack, weights, comm)
+        summed.seconds()  # kernels are compiled
+        alone.seconds()
+        found = _more(summed.seconds(), alone.seconds())
+        return max(ranks.gathered(comm, "the time of a sum", lambda: found))
 
 
 def _more(whole: float, without: float) -> float:
