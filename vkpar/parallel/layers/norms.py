@@ -7,7 +7,9 @@ from typing import Any
 
 from vkpar import ops
 from vkpar.arrays.array import Array
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
+from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.matmul.folded import folds
 from vkpar.ops.rows.normed import Normed
@@ -31,6 +33,14 @@ def there(x: Parts, rank: int) -> Array:
     if part is None:
         raise missing(rank)
     return part
+
+
+def filled(devices: Sequence[Device | None], parts: Parts, shape: tuple[int, ...]) -> Parts:
+    """Return parts with a new float32 array on each device of this process that has none."""
+    return [
+        device.empty(shape, "float32") if part is None and device is not None else part
+        for device, part in zip(devices, parts, strict=True)
+    ]
 
 
 def missing(rank: int) -> InvalidUsageError:
@@ -58,8 +68,10 @@ class RMSNorm:
         self.weight: Parts = [None] * comm.nranks
         values = weight.read() if hasattr(weight, "read") else weight
         dtype = getattr(weight, "dtype", None)
+        devices = rig.devices(comm)
         for rank in range(comm.nranks) if ranks is None else ranks:
-            self.weight[rank] = comm.devices[rank].array(values, dtype)
+            device = devices[rank]
+            self.weight[rank] = None if device is None else device.array(values, dtype)
 
     def __call__(self, x: Parts) -> Parts:
         """Return the norm of ``x`` where a rank has it."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkpar import dtypes
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.cut.split import Ratios
@@ -120,7 +121,7 @@ class ModelFile(Closable):
         """
         loading.check_types(dtype, inputs, cache_dtype)
         if cache_dtype == "auto":
-            cache_dtype = loading.cache_type(self.weights, comm.devices, dtype)
+            cache_dtype = loading.cache_type(self.weights, rig.everywhere(comm), dtype)
         spec = self.spec(cache_dtype, dtype)
         made = plan(spec, comm, mode=mode, ratios=ratios, context=context, strict=strict)
         two_halves.check(halves, made.mode, comm.nranks)
