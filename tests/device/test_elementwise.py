@@ -207,7 +207,7 @@ Call = Callable[[vkpar.Device, vkpar.Array, vkpar.Array], object]
             vkpar.UnsupportedError,
             "int32 with uint32",
         ),
-        (lambda d, a, b: vkpar.add(d.zeros(4, "int64"), b), vkpar.UnsupportedError, "int64 with float32"),
+        (lambda d, a, b: vkpar.add(d.zeros(4, "int64"), b), vkpar.UnsupportedError, "not int64"),
         (lambda d, a, b: vkpar.add(d.zeros(4, "int64"), d.zeros(4, "int64")), vkpar.UnsupportedError, "int64"),
     ],
 )

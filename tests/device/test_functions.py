@@ -94,8 +94,8 @@ def test_comparisons(device: vkpar.Device, rng: np.random.Generator, name: str, 
         a, b = (rng.choice([0, 1, 2, 2**31 - 1, 2**31, 2**32 - 1], 500).astype(np.uint32).view(dtype) for _ in range(2))
     want = getattr(np, name)(a, b)
     out = function(name)(device.array(a, dtype), device.array(b, dtype))
-    assert out.dtype == "uint32"
-    np.testing.assert_array_equal(out.numpy(), want.astype(np.uint32))
+    assert out.dtype == "bool"
+    np.testing.assert_array_equal(out.numpy(), want)
     sign = {"equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
     compare = getattr(operator, sign[name])
     np.testing.assert_array_equal(compare(device.array(a, dtype), device.array(b, dtype)).numpy(), out.numpy())

@@ -115,7 +115,7 @@ operations.update(add=add, subtract=subtract, multiply=multiply, divide=divide, 
 operations.update(negative=negative, abs=abs, cast=cast, fill=fill, assign=assign, arange=arange)
 operations.update(in_place=in_place, move=move, packed=packed)
 operations.update(mod=mod, floor_divide=floor_divide, bitwise_and=bitwise_and, bitwise_or=bitwise_or)
-operations.update(bitwise_xor=bitwise_xor, left_shift=left_shift, right_shift=right_shift)
+operations.update(bitwise_xor=bitwise_xor, invert=invert, left_shift=left_shift, right_shift=right_shift)
 operations.update(clip=clip, round=round, repeat=repeat)
 operations.update(equal=equal, not_equal=not_equal, less=less, less_equal=less_equal)
 operations.update(greater=greater, greater_equal=greater_equal)

@@ -4,7 +4,8 @@ All take arrays of one device, of which one may be a number, broadcast as NumPy 
 result goes, of its shape and type; it may be an operand itself, and share no other memory with one. float32, float16
 and bfloat16 mix as ``np.result_type`` says (bfloat16 with another float gives float32), are computed in float32 and
 rounded once; int32 and uint32 wrap. Integers that meet floats, arrays or numbers, are converted to the floats' type
-first (float32 where a number is the float), and int32 is compared with uint32 as the numbers that they are.
+first (float32 where a number is the float), and int32 is compared with uint32 as the numbers that they are. Whole
+numbers of 8 and 16 bits are computed in 32 and stored as NumPy stores them; comparisons give bool.
 docs/operations.md has the error bounds.
 """
 
@@ -92,61 +93,61 @@ def minimum(a: Any, b: Any, *, out: Array | None = None) -> Array:
 
 
 def equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a == b``, else 0; NaN equals nothing.
+    """Return whether ``a == b``, as bool; NaN equals nothing.
 
     Examples:
         >>> vkpar.equal(device.array([3, 5], "float32"), 5).tolist()
-        [0, 1]
+        [False, True]
     """
     return SHIPPED["equal"](a, b, out=out)
 
 
 def not_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a != b``, else 0.
+    """Return whether ``a != b``, as bool.
 
     Examples:
         >>> vkpar.not_equal(device.array([3, 5], "float32"), 5).tolist()
-        [1, 0]
+        [True, False]
     """
     return SHIPPED["not_equal"](a, b, out=out)
 
 
 def less(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a < b``, else 0.
+    """Return whether ``a < b``, as bool.
 
     Examples:
         >>> vkpar.less(device.array([3, 5], "float32"), 5).tolist()
-        [1, 0]
+        [True, False]
     """
     return SHIPPED["less"](a, b, out=out)
 
 
 def less_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a <= b``, else 0.
+    """Return whether ``a <= b``, as bool.
 
     Examples:
         >>> vkpar.less_equal(device.array([3, 5], "float32"), 5).tolist()
-        [1, 1]
+        [True, True]
     """
     return SHIPPED["less_equal"](a, b, out=out)
 
 
 def greater(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a > b``, else 0.
+    """Return whether ``a > b``, as bool.
 
     Examples:
         >>> vkpar.greater(device.array([3, 5], "float32"), 3).tolist()
-        [0, 1]
+        [False, True]
     """
     return _greater(b, a, out=out)
 
 
 def greater_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a >= b``, else 0.
+    """Return whether ``a >= b``, as bool.
 
     Examples:
         >>> vkpar.greater_equal(device.array([3, 5], "float32"), 5).tolist()
-        [0, 1]
+        [False, True]
     """
     return _greater_equal(b, a, out=out)
 
@@ -157,71 +158,71 @@ def is_whole(x: object) -> bool:
 
 
 def isnan(x: Array, *, out: Array | None = None) -> Array:
-    """Return 1 where ``x`` is NaN, else 0.
+    """Return whether ``x`` is NaN, as bool.
 
     Examples:
         >>> vkpar.isnan(device.array([1.0, float("nan")])).tolist()
-        [0, 1]
+        [False, True]
     """
     return SHIPPED["not_equal"](x, x, out=out) if is_whole(x) else SHIPPED["isnan"](x, out=out)
 
 
 def isinf(x: Array, *, out: Array | None = None) -> Array:
-    """Return 1 where ``x`` is infinite, else 0.
+    """Return whether ``x`` is infinite, as bool.
 
     Examples:
         >>> vkpar.isinf(device.array([1.0, float("inf")])).tolist()
-        [0, 1]
+        [False, True]
     """
     return SHIPPED["not_equal"](x, x, out=out) if is_whole(x) else SHIPPED["isinf"](x, out=out)
 
 
 def isfinite(x: Array, *, out: Array | None = None) -> Array:
-    """Return 1 where ``x`` is neither NaN nor infinite, else 0.
+    """Return whether ``x`` is neither NaN nor infinite, as bool.
 
     Examples:
         >>> vkpar.isfinite(device.array([1.0, float("inf")])).tolist()
-        [1, 0]
+        [True, False]
     """
     return SHIPPED["equal"](x, x, out=out) if is_whole(x) else SHIPPED["isfinite"](x, out=out)
 
 
 def logical_and(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return 1 where both are other than 0, else 0; NaN is no 0.
+    """Return whether both are other than 0, as bool; NaN is no 0.
 
     Examples:
         >>> vkpar.logical_and(device.array([0, 2]), 3).tolist()
-        [0, 1]
+        [False, True]
     """
     return SHIPPED["logical_and"](a, b, out=out)
 
 
 def logical_or(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return 1 where one is other than 0, else 0; NaN is no 0.
+    """Return whether one is other than 0, as bool; NaN is no 0.
 
     Examples:
         >>> vkpar.logical_or(device.array([0, 2]), 0).tolist()
-        [0, 1]
+        [False, True]
     """
     return SHIPPED["logical_or"](a, b, out=out)
 
 
 def logical_xor(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return 1 where one of two is 0 and the other is not, else 0.
+    """Return whether one of two is 0 and the other is not, as bool.
 
     Examples:
         >>> vkpar.logical_xor(device.array([0, 2]), 3).tolist()
-        [1, 0]
+        [True, False]
     """
     return SHIPPED["logical_xor"](a, b, out=out)
 
 
 def logical_not(x: Array, *, out: Array | None = None) -> Array:
-    """Return 1 where ``x`` is 0, else 0; NaN is no 0.
+    """Return whether ``x`` is 0, as bool; NaN is no 0.
 
     Examples:
         >>> vkpar.logical_not(device.array([0, 2])).tolist()
-        [1, 0]
+        [True, False]
     """
     return equal(x, 0, out=out)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from vkpar.ops.elementwise.expressions import WEAK_FLOAT, WEAK_INT, glsl_type
+from vkpar.ops.elementwise.expressions import BOOL, FLOATS, WEAK_FLOAT, WEAK_INT, glsl_type
 
 WORDS: Final = 32  # of push constants, which every device has
 GROUP: Final = 256  # invocations of a work-group
@@ -17,6 +17,11 @@ FULL_GROUPS: Final = 256, 32  # invocations of groups of a full kernel, of large
 # second element of eights, for a kernel of rows alone.
 ANY, ROW, COLUMN, SCALAR, ONE, SECOND = range(6)
 INDEX: Final = "index"  # the type of an input that is the element's own number
+# How elements are stored: the codes of shaders/common/elements.glsl and whole.glsl.
+CODES: Final = {
+    "float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3,
+    "uint16": 4, "int16": 5, "uint8": 6, "int8": 7, "bool": 8,
+}  # fmt: skip
 FIRST_CONSTANT: Final = 3  # after BLOCKS and WHOLE, or ROWS, WIDTH and DIMS
 
 
@@ -25,9 +30,10 @@ class KernelTypes:
     """The types that a kernel is made for.
 
     Attributes:
-        inputs: of each input the dtype's name, ``weak int``, ``weak float`` or ``index``.
-        results: of each output the dtype's name.
-        open: whether all floats are of types that specialization constants say.
+        inputs: of each input the type's name that it is computed in, ``weak int``, ``weak float`` or ``index``;
+            specialization constants say how whole numbers and truth are stored.
+        results: of each output the type's name.
+        open: whether specialization constants say how floats are stored, too.
     """
 
     inputs: tuple[str, ...]
@@ -52,12 +58,22 @@ class KernelTypes:
 
 def glsl_of(dtype: str) -> str:
     """Return GLSL's name of a type."""
-    return "uint" if dtype == INDEX else glsl_type(dtype)
+    return "uint" if dtype in (INDEX, BOOL) else glsl_type(dtype)
 
 
 def vector_of(dtype: str) -> str:
     """Return GLSL's name of four of a type."""
     return {"float": "vec4", "int": "ivec4", "uint": "uvec4"}[glsl_of(dtype)]
+
+
+def is_float(dtype: str) -> bool:
+    """Say whether elements of a type are floats."""
+    return dtype in FLOATS
+
+
+def constant_of_type(bindings: int, binding: int) -> int:
+    """Return the number of the specialization constant that says how a binding's elements are stored."""
+    return FIRST_CONSTANT + 2 * bindings + binding
 
 
 def of_bits(dtype: str, bits: str) -> str:

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from vkpar import dtypes
 from vkpar.abi.elementwise import Specialized
-from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.errors import UnsupportedError
 from vkpar.ops.call.checks import NARROW
-from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS, TESTS
+from vkpar.ops.elementwise.expressions import BOOL, FLOATS, INTEGERS
 from vkpar.ops.elementwise.kinds import TILE, WORDS, KernelTypes
-from vkpar.ops.elementwise.run import NarrowTypesError, computed, run
+from vkpar.ops.elementwise.run import computed, run
 from vkpar.ops.elementwise.table import BUILTINS, Builtin, kind_of
 from vkpar.ops.elementwise.ways import Meaning, Operand
-from vkpar.text import shown
 
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 COMPARISONS: Final = frozenset({"equal", "not_equal", "less", "less_equal"})
-_TRUTH: Final = COMPARISONS | {*TESTS, "logical_and", "logical_or", "logical_xor"}  # whose results are uint32 0 and 1
 
 
 class MixedTypesError(UnsupportedError):
@@ -59,40 +57,9 @@ class Shipped:
         """Run it on arrays and numbers; integers that meet floats are converted first."""
         try:
             return run(self, operands, (out,))[0]
-        except NarrowTypesError as error:
-            narrow = error
         except MixedTypesError as error:
-            return self._mixed(operands, out, error)
-        return self._widened(operands, out, narrow)
-
-    def _widened(self, operands: Sequence[Operand], out: Array | None, narrow: NarrowTypesError) -> Array:
-        """Run it on integers of 8 and 16 bits, and truth, by way of 32 bits, which wrap alike."""
-        arrays = [operand for operand in operands if isinstance(operand, Array)]
-        if any(array.dtype.name in ("int64", "uint64", "float64") for array in arrays):
-            raise narrow
-        check_same_device(*arrays)
-        valued = [operand for operand in operands[self._masks :] if isinstance(operand, Array)]
-        numbers = [operand for operand in operands[self._masks :] if not isinstance(operand, Array)]
-        target = dtypes.result_type(*(array.dtype for array in valued)) if valued else dtypes.int32
-        if target == "bool" and any(not isinstance(number, bool | np.bool_) for number in numbers):
-            target = dtypes.int32
-        if target == "bool" and self.name in ("subtract", "negative"):
-            raise UnsupportedError(f"{self.name} of truth values: logical_xor and logical_not are what there is")
-        if target.name in NARROW and all(map(_is_whole, numbers)):
-            _check_numbers(self.name, target, numbers)
-        wide = "uint32" if target == "uint32" else "int32"
-        convert = operations["cast"]
-        given = [
-            convert(operand, wide if number >= self._masks else "uint32")
-            if isinstance(operand, Array) and operand.dtype.name in NARROW
-            else operand
-            for number, operand in enumerate(operands)
-        ]
-        kept = self._builtin.name in _TRUTH or target.name not in NARROW or not all(map(_is_whole, numbers))
-        if kept:
-            return self(*given, out=out)
-        made: Array = convert(self(*given), target, out=out)
-        return made
+            mixed = error
+        return self._mixed(operands, out, mixed)
 
     def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
         """Run it on integers that meet floats, or each other."""
@@ -101,7 +68,7 @@ class Shipped:
         convert = operations["cast"]
         converted = [
             convert(operand, mixed.result)
-            if number >= self._masks and isinstance(operand, Array) and operand.dtype.name in INTEGERS
+            if number >= self._masks and isinstance(operand, Array) and not operand.dtype.is_float
             else operand
             for number, operand in enumerate(operands)
         ]
@@ -115,13 +82,15 @@ class Shipped:
     def meaning(self, operands: Sequence[Operand]) -> Meaning:
         """Return what a call means: the types that NumPy gives, numbers taking those of the arrays."""
         masks = self._masks
-        computed(self.name, *(operand.dtype.name for operand in operands[:masks] if isinstance(operand, Array)))
-        result = self._common(operands[masks:])
-        types = [operand.dtype.name if isinstance(operand, Array) else result for operand in operands]
-        for number, mask in enumerate(operands[:masks]):
-            if not isinstance(mask, Array) or types[number] == "int32":  # zero is the same bits
-                types[number] = "uint32"
-        kind = kind_of(self._builtin, tuple(types))
+        arrays = [operand.dtype for operand in operands if isinstance(operand, Array)]
+        computed(self.name, *(dtype.name for dtype in arrays))
+        result, number = self._common(operands[masks:])
+        taken = ["bool"] * masks + [number] * (len(operands) - masks)
+        types = [a.dtype.name if isinstance(a, Array) else kind for a, kind in zip(operands, taken, strict=True)]
+        whole = "uint32" if "uint32" in types[masks:] else "int32"
+        bases = [whole if each in NARROW else each for each in types]
+        bases[:masks] = ["uint32"] * masks  # zero is the same bits in all
+        kind = kind_of(self._builtin, tuple(bases))
         if kind is None:
             allowed = " or ".join(dict.fromkeys("floats" if k.open else k.inputs[-1] for k in self._builtin.kinds))
             given = ", ".join(dict.fromkeys(types))
@@ -129,23 +98,28 @@ class Shipped:
         stored = kind.results[0]
         return Meaning(kind, tuple(types), (stored if stored != kind.inputs[-1] else result,))
 
-    def _common(self, operands: Sequence[Operand]) -> str:
-        """Return the dtype that the operands meet in."""
+    def _common(self, operands: Sequence[Operand]) -> tuple[str, str]:
+        """Return the dtype that the operands meet in, and the one that numbers are taken as."""
         names = [operand.dtype for operand in operands if isinstance(operand, Array)]
-        computed(self.name, *(dtype.name for dtype in names))
         numbers = [operand for operand in operands if not isinstance(operand, Array)]
         floats = any(not _is_whole(number) for number in numbers)
         if not names:
-            return "float32" if floats else "int32"
-        kinds = {dtype.name for dtype in names}
-        if len(kinds) > 1 and not kinds <= set(FLOATS):
-            reals = [dtype for dtype in names if dtype.is_float]
-            result = dtypes.result_type(*reals).name if reals else "float32" if floats else None
-            raise MixedTypesError(f"{self.name}: {' with '.join(sorted(kinds))}: cast one first", result)
+            result = "float32" if floats else "int32"
+            return result, result
+        reals = [dtype for dtype in names if dtype.is_float]
+        if 0 < len(reals) < len(names) or (floats and not reals):
+            met = dtypes.result_type(*reals).name if reals else "float32"
+            raise MixedTypesError(f"{self.name}: whole numbers with floats: cast one first", met)
         result = dtypes.result_type(*names).name
-        if floats and result in INTEGERS:
-            raise MixedTypesError(f"{self.name}: {result} with a float: cast the array to float32", "float32")
-        return result
+        if not reals and result not in INTEGERS and result not in NARROW:
+            given = " with ".join(sorted({dtype.name for dtype in names}))
+            raise MixedTypesError(f"{self.name}: {given}: cast one first")
+        if result == "bool" and any(not isinstance(number, bool | np.bool_) for number in numbers):
+            result = "int32"
+        if result == "bool" and self.name in ("subtract", "negative"):
+            raise UnsupportedError(f"{self.name} of truth values: logical_xor and logical_not are what there is")
+        truth = self._builtin.kinds[0].results[0] == BOOL and result in NARROW  # any number of 32 bits can be compared
+        return result, "int32" if truth else result
 
     def pipeline(self, device: Device, kind: KernelTypes, constants: Specialized, form: str) -> Pipeline:
         """Return a pipeline for one of its kernels."""
@@ -153,20 +127,13 @@ class Shipped:
         if kind.open and form != TILE:
             dtypes_of = zip((*(kind.inputs[n] for n in kind.bound), *kind.results), constants.types, strict=True)
             if all(code == 0 for dtype, code in dtypes_of if dtype in FLOATS):
-                kind, constants = kind.closed, Specialized(constants.lying)
+                kind = kind.closed
         name = self._builtin.kernel(kind, form)
         logical = device.logical
         members = self._builtin.members(kind)
         chosen = (members.index(self._builtin),) if len(members) > 1 else ()
         given = (*constants.lying, *constants.types, *chosen)
         return logical.pipelines.shipped(name, bindings, 4 * WORDS, given, pushes=logical.pushes(bindings))
-
-
-def _check_numbers(name: str, dtype: dtypes.DType, numbers: Sequence[Any]) -> None:
-    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max)
-    for number in numbers:
-        if not low <= int(number) <= high:
-            raise InvalidUsageError(f"{name}: the number {shown(number)} is no {dtype}")
 
 
 def _is_whole(number: object) -> bool:
@@ -179,6 +146,7 @@ class Comparison(Shipped):
     def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
         if mixed.result is not None:
             return super()._mixed(operands, out, mixed)
+        operands = [operations["cast"](a, "int32") if a.dtype.numpy.kind == "i" else a for a in operands]
         signed = next(operand for operand in operands if operand.dtype == dtypes.int32)
         bits = Array(signed.storage, signed.byte_offset, signed.shape, dtypes.uint32, signed.steps)
         found = run(self, [bits if operand is signed else operand for operand in operands], (None,))[0]

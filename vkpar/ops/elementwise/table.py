@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vkpar.ops.elementwise.emit import typed
-from vkpar.ops.elementwise.expressions import ACTIVATIONS, FLOATS, INTEGERS, TESTS, parse
+from vkpar.ops.elementwise.expressions import ACTIVATIONS, BOOL, FLOATS, INTEGERS, TESTS, parse
 from vkpar.ops.elementwise.generate import may_be_full, source
 from vkpar.ops.elementwise.kinds import FLAT, FULL, INDEX, ROWS, TILE, KernelTypes
 
@@ -17,7 +17,7 @@ OF_ONE: Final = (
     "arctan", "sinh", "cosh", "log2", "log10", "log1p", "expm1", "exp2", "erf",
 )  # fmt: skip
 # What kernels are called after.
-_SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32", "uint16": "u16"}
+_SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32", BOOL: "truth"}
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ def _table() -> Iterator[Builtin]:
     for name, function in (("maximum", "max"), ("minimum", "min")):
         yield Builtin(name, f"y = {function}(a, b)", _all(2, *INTEGERS))
     for name, sign in (("equal", "=="), ("not_equal", "!=")):
-        yield Builtin(name, f"y = a {sign} b", _all(2, "int32", result="uint32"))
+        yield Builtin(name, f"y = a {sign} b", _all(2, "int32", result=BOOL))
     for name, sign in (("less", "<"), ("less_equal", "<=")):
-        yield Builtin(name, f"y = a {sign} b", _all(2, *INTEGERS, result="uint32"))
+        yield Builtin(name, f"y = a {sign} b", _all(2, *INTEGERS, result=BOOL))
     for name in ("exp", "log", "sqrt", "rsqrt", *ACTIVATIONS[1:]):
         yield Builtin(name, f"y = {name}(x)", _floats(1))
     yield Builtin("negative", "y = -x", _all(1, "int32"))
@@ -106,7 +106,7 @@ def _table() -> Iterator[Builtin]:
     masked = KernelTypes(("uint32", "float32", "float32"), ("float32",), open=True)
     yield Builtin("where", "y = where(c, a, b)", (masked, KernelTypes(("uint32", "int32", "int32"), ("int32",))))
     yield Builtin("fill", "y = x", _all(1, "int32"))
-    yield Builtin("move", "y = x", _integers(1, "int32", "uint16"))  # any elements of these sizes, bit for bit
+    yield Builtin("move", "y = x", _integers(1, "uint32"))  # any elements of up to 32 bits, bit for bit
     to_float = [KernelTypes((dtype,), ("float32",), open=True) for dtype in INTEGERS]
     to_integer = [KernelTypes(("float32",), (dtype,), open=True) for dtype in INTEGERS]
     yield Builtin("from_int32", "y = float32(x)", (to_float[0],))
@@ -124,7 +124,7 @@ def _families() -> Iterator[Builtin]:
     for name in OF_ONE:
         yield Builtin(name, f"y = {name}(x)", _floats(1), "unary")
     for name in TESTS:
-        yield Builtin(name, f"y = {name}(x)", _floats(1, "uint32"), "test")
+        yield Builtin(name, f"y = {name}(x)", _floats(1, BOOL), "test")
     for name in ("arctan2", "hypot"):
         yield Builtin(name, f"y = {name}(a, b)", _floats(2), "binary")
     for name in ("mod", "floor_divide"):
@@ -133,7 +133,7 @@ def _families() -> Iterator[Builtin]:
         yield Builtin(name, f"y = {name}(a, b)", _integers(2, "int32"), "binary")
     yield Builtin("right_shift", "y = right_shift(a, b)", _integers(2, *INTEGERS), "binary")
     for name in ("logical_and", "logical_or", "logical_xor"):
-        yield Builtin(name, f"y = {name}(a, b)", _all(2, "int32", result="uint32"), "logic")
+        yield Builtin(name, f"y = {name}(a, b)", _all(2, "int32", result=BOOL), "logic")
     yield Builtin("clip", "y = clip(x, low, high)", _all(3, *INTEGERS))
 
 

@@ -189,7 +189,7 @@ def nonzero(a: Array) -> tuple[Array, ...]:
     source, _ = checked("nonzero", a, None)
     if not source.size:
         return tuple(a.device.empty(0, uint32) for _ in a.shape)
-    zeros = equal(source, 0)
+    zeros = cast(equal(source, 0), "uint32")
     try:
         count = a.size - int(zeros.sum().item())
     except InvalidUsageError as error:

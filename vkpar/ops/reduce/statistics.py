@@ -22,6 +22,8 @@ from vkpar.ops.reduce.reductions import max as greatest
 from vkpar.ops.reduce.reductions import min as least
 from vkpar.ops.reduce.reductions import sum as total
 
+_BOOL = dtypes.resolve("bool")
+
 
 def var(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, out: Array | None = None) -> Array:
     """Return the variances of elements along axes: the means of squared distances from the mean.
@@ -160,27 +162,27 @@ def prod(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | No
 
 
 def any(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where an element along axes is not 0, else 0 (of no elements, too); NaN is not 0.
+    """Return whether an element along axes is not 0, as bool (False of no elements); NaN is not 0.
 
-    Arguments and errors are those of :func:`var`; ``out`` is of uint32.
+    Arguments and errors are those of :func:`var`; ``out`` is of bool.
 
     Examples:
-        >>> int(vkpar.any(device.array([0, 2])))
-        1
+        >>> bool(vkpar.any(device.array([0, 2])))
+        True
     """
-    return _of_truth("any", a, axis, keepdims, out, greatest, 0)
+    return _of_truth("any", a, axis, keepdims, out, greatest, False)
 
 
 def all(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where no element along axes is 0 (of no elements, too), else 0; NaN is not 0.
+    """Return whether no element along axes is 0, as bool (True of no elements); NaN is not 0.
 
-    Arguments and errors are those of :func:`var`; ``out`` is of uint32.
+    Arguments and errors are those of :func:`var`; ``out`` is of bool.
 
     Examples:
-        >>> int(vkpar.all(device.array([0, 2])))
-        0
+        >>> bool(vkpar.all(device.array([0, 2])))
+        False
     """
-    return _of_truth("all", a, axis, keepdims, out, least, 1)
+    return _of_truth("all", a, axis, keepdims, out, least, True)
 
 
 def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
@@ -192,16 +194,19 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
         >>> int(vkpar.count_nonzero(device.array([0, 2, 3])))
         2
     """
-    return _of_truth("count_nonzero", a, axis, keepdims, out, total, 0)
+    _, shape = _checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
+    if not a.size:
+        return _landed(full(a.device, shape, 0, "uint32"), out, dtypes.uint32)
+    return total(cast(a != 0, "uint32"), axis, keepdims, out=out)
 
 
 def _of_truth(
-    name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, reduce: Callable[..., Array], nothing: int
+    name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, reduce: Callable[..., Array], nothing: bool
 ) -> Array:
-    axes, shape = _checked(name, a, axis, keepdims, out, dtypes.uint32)
+    axes, shape = _checked(name, a, axis, keepdims, out, _BOOL)
     if not a.size:
-        return _landed(full(a.device, shape, nothing, "uint32"), out, dtypes.uint32)
-    return reduce(not_equal(a, 0), axes, keepdims, out=out)
+        return _landed(full(a.device, shape, nothing, _BOOL), out, _BOOL)
+    return reduce(a if a.dtype == _BOOL else not_equal(a, 0), axes, keepdims, out=out)
 
 
 def _of_floats(
