@@ -17,6 +17,14 @@ class ParallelMLP:
     Args:
         gate_up: a layer whose results are those of gate and up, one after the other on each rank; or two layers.
         down: what takes their product back to the residual stream.
+
+    Examples:
+        >>> up = vkpar.parallel.ColumnParallelLinear(np.ones((8, 4), np.float32), comm=comm, segments=(4, 4))
+        >>> down = vkpar.parallel.RowParallelLinear(np.ones((4, 4), np.float32), comm=comm)
+        >>> mlp = vkpar.parallel.ParallelMLP([up], down)
+        >>> stream, _ = mlp([d.ones((2, 4)) for d in comm.devices])
+        >>> [part.shape for part in stream]
+        [(2, 4), (2, 4)]
     """
 
     def __init__(self, gate_up: Sequence[ColumnParallelLinear], down: RowParallelLinear | GatheredLinear) -> None:

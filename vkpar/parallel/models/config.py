@@ -67,6 +67,12 @@ class Config:
         stops: token ids that end a text.
         first: the token that begins a text; None where the model has none.
         window: how many tokens a token attends to, itself included; None for all before it.
+
+    Examples:
+        >>> from vkpar.parallel.models import open_model
+        >>> with open_model(folder) as file:
+        ...     file.config.layers, file.config.heads * file.config.head_dim == file.config.hidden
+        (2, True)
     """
 
     family: str

@@ -92,6 +92,13 @@ class Plan:
         names: of the devices.
         piece: tokens of a prompt that go through the blocks together where these are on one rank.
         turned: the ranks whose products of many rows take copies of transposed weights.
+
+    Examples:
+        >>> sizes = {"width": 64, "hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocabulary": 256}
+        >>> spec = vkpar.parallel.ModelSpec(layers=2, **sizes)
+        >>> made = vkpar.parallel.plan(spec, comm, mode="layer", ratios=[1, 1], context=64)
+        >>> made.splits["layers"].counts, made.seconds
+        ((1, 1), None)
     """
 
     spec: ModelSpec
