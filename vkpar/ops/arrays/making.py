@@ -135,6 +135,12 @@ def move(source: Array, target: Array, call: Call | None = None) -> bool:
 def full(device: Device, shape: int | Sequence[int], value: float, dtype: object = "float32") -> Array:
     """Return a new array of which every element is ``value``.
 
+    Args:
+        device: where it lives.
+        shape: its dimensions.
+        value: of every element.
+        dtype: of its elements.
+
     Raises:
         InvalidUsageError: a bad shape or dtype, or a value that the type does not hold.
         OutOfMemoryError: the device has no room.

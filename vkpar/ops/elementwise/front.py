@@ -176,6 +176,9 @@ def elementwise(text: str) -> Elementwise:
     comparisons give bool. It is compiled by the machine's GLSL compiler at the first call for each
     combination of types, and kept in ``VKPAR_CACHE_DIR``.
 
+    Args:
+        text: the assignments.
+
     Raises:
         InvalidUsageError: a text that is no such expression; the message shows where.
 

@@ -236,6 +236,11 @@ def where(condition: Any, a: Any, b: Any, *, out: Array | None = None) -> Array:
         b: as ``a``.
         out: where the result goes.
 
+    Raises:
+        InvalidUsageError: no array, closed ones, or arrays of several devices; shapes that do not broadcast; a wrong
+            ``out``.
+        UnsupportedError: a type that devices do not compute, such as float64.
+
     Examples:
         >>> a = device.array([3.0, -5.0])
         >>> vkpar.where(a > 0, a, 0).tolist()

@@ -177,6 +177,9 @@ def nonzero(a: Array) -> tuple[Array, ...]:
 
     The host reads how many they are, so that the call waits for what makes ``a``.
 
+    Args:
+        a: the array, of any computed type.
+
     Raises:
         InvalidUsageError: not an array, a closed one; inside a capture, where :func:`where` does with all elements what
             is to be done with some of them.

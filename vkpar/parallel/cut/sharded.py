@@ -46,6 +46,12 @@ class Sharded(Closable, Fixed):
 
     Raises:
         InvalidUsageError: parts that do not fit the shape, dtype, state, or the communicator's devices.
+
+    Examples:
+        >>> x = np.arange(8, dtype=np.float32).reshape(4, 2)
+        >>> with vkpar.parallel.shard(x, comm, axis=0) as rows:
+        ...     rows.state, rows.parts[1].tolist(), rows.resplit(1).parts[1].shape
+        ('split', [[4.0, 5.0], [6.0, 7.0]], (4, 1))
     """
 
     def __init__(

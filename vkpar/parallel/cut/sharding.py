@@ -60,6 +60,12 @@ def shard(
         UnsupportedError: quantised weights of more or less than two dimensions,
             or of a format without products.
         OutOfMemoryError: no room.
+
+    Examples:
+        >>> x = np.arange(8, dtype=np.float32).reshape(4, 2)
+        >>> made = vkpar.parallel.shard(x, comm, axis=0, split=vkpar.parallel.split(4, comm, ratios=[3, 1]))
+        >>> [part.shape for part in made.parts], (made.numpy() == x).all()
+        ([(3, 2), (1, 2)], np.True_)
     """
     source = _Source(x, dtype)
     if axis is None:

@@ -37,6 +37,11 @@ class Split:
     Attributes:
         borders: where the ranges begin and end: rank r has ``borders[r]`` to ``borders[r + 1]``.
         granularity: every border is a multiple of it, or the axis' end.
+
+    Examples:
+        >>> heads = vkpar.parallel.split(8, comm, ratios=[3, 1])
+        >>> heads.borders, heads.counts, heads.over(8 * 128).counts
+        ((0, 6, 8), (6, 2), (768, 256))
     """
 
     borders: tuple[int, ...]
@@ -116,6 +121,10 @@ def split(
         InvalidUsageError: a negative size, a granularity below 1, ratios that are no numbers, negative, all zero, not
             one per rank or of an unknown name; no free memory on any device.
         OutOfMemoryError: no room for what ``"speed"`` measures.
+
+    Examples:
+        >>> vkpar.parallel.split(100, comm, ratios=[2, 1], granularity=8).counts
+        (72, 28)
     """
     return cut(_natural("size", size), shares(comm, ratios, used), granularity)
 
@@ -214,6 +223,10 @@ def linked(*tensors: int | tuple[Any, int]) -> int:
 
     Raises:
         InvalidUsageError: a number below 1, or something else.
+
+    Examples:
+        >>> vkpar.parallel.linked(32, 128 * 3)
+        384
     """
     units = [1]
     for item in tensors:

@@ -27,6 +27,12 @@ class KVCache(Unpickled):
         kv_heads: by layer and rank, as :attr:`Heads.kv_counts` says.
         head_dim: elements of a head.
         dtype: float32, float16 or bfloat16.
+
+    Examples:
+        >>> cache = vkpar.parallel.KVCache(comm, 32, [[1, 1]], 16, "float32")  # one layer, a head on each rank
+        >>> len(cache.layers), cache.tokens
+        (1, 32)
+        >>> cache.close()
     """
 
     def __init__(
@@ -67,6 +73,19 @@ class ParallelAttention:
         scale: of the scores; None for the root of a head's width, inverted.
         windowed: masks that are given count.
         post: a norm of the results before a residual is added; None for none.
+
+    Examples:
+        >>> from vkpar.parallel import ColumnParallelLinear, KVCache, ParallelAttention, RowParallelLinear
+        >>> heads = vkpar.parallel.split_heads(4, 2, 16, [1, 1])
+        >>> weights = [np.zeros((rows, 64), np.float32) for rows in (4 * 16, 2 * 16, 2 * 16)]
+        >>> qkv = [ColumnParallelLinear(weight, comm=comm) for weight in weights]
+        >>> output = RowParallelLinear(np.zeros((64, 64), np.float32), comm=comm)
+        >>> attention = ParallelAttention(qkv, output, heads, theta=1e4)
+        >>> cache = KVCache(comm, 32, [heads.kv_counts], 16, "float32")
+        >>> where = [d.array(np.arange(3, dtype=np.uint32)) for d in comm.devices]
+        >>> result, _ = attention([d.zeros((3, 64)) for d in comm.devices], where, cache.layers[0])
+        >>> result[0].shape
+        (3, 64)
     """
 
     def __init__(

@@ -9,6 +9,7 @@ from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
+from vkpar.errors import InvalidUsageError
 from vkpar.ops.quantized.weights import Quantized
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.layers.layers import cut_by
@@ -24,6 +25,11 @@ class ParallelEmbedding:
         split: of the rows where the weight is not sharded yet; even by default.
         ranks: those that get the results; all by default.
         scale: what rows are multiplied by; None for nothing.
+
+    Examples:
+        >>> table = vkpar.parallel.ParallelEmbedding(np.arange(8, dtype=np.float32).reshape(4, 2), comm=comm)
+        >>> [part.tolist() for part in table([d.array([3, 0], "uint32") for d in comm.devices])]
+        [[[6.0, 7.0], [0.0, 1.0]], [[6.0, 7.0], [0.0, 1.0]]]
     """
 
     def __init__(
@@ -51,8 +57,15 @@ class ParallelEmbedding:
         Args:
             indices: (T,) uint32, equal on all ranks that hold rows. A row that is not there is NaN, or zeros where
                 ranks sum.
+
+        Raises:
+            InvalidUsageError: indices that are missing, or of another type: below 0 they would be counted from the end
+                of what each rank has.
         """
         holders, here = self.weight.holders, present(self.weight.parts)
+        wrong = [part.dtype for part in indices if part is not None and part.dtype != "uint32"]
+        if wrong:
+            raise InvalidUsageError(f"rows are looked up by numbers of uint32, not {wrong[0]}; cast them first")
         made: Parts = [None] * self._comm.nranks
         if holders == self._ranks and len(holders) == 1:
             for rank in here:

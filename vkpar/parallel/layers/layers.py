@@ -128,6 +128,12 @@ class ColumnParallelLinear:
 
     Raises:
         InvalidUsageError: a weight or bias that is split in another way.
+
+    Examples:
+        >>> weight = np.arange(8, dtype=np.float32).reshape(4, 2)
+        >>> layer = vkpar.parallel.ColumnParallelLinear(weight, comm=comm)
+        >>> [part.tolist() for part in layer([d.ones((1, 2)) for d in comm.devices])]
+        [[[1.0, 5.0]], [[9.0, 13.0]]]
     """
 
     def __init__(
@@ -258,6 +264,13 @@ class RowParallelLinear:
 
     Raises:
         InvalidUsageError: a weight that is split in another way, or a bias of another length.
+
+    Examples:
+        >>> weight = np.arange(8, dtype=np.float32).reshape(2, 4)
+        >>> layer = vkpar.parallel.RowParallelLinear(weight, comm=comm)
+        >>> stream, _ = layer([d.ones((1, 2)) for d in comm.devices])  # each has two of four inputs
+        >>> [part.tolist() for part in stream]
+        [[[6.0, 22.0]], [[6.0, 22.0]]]
     """
 
     def __init__(

@@ -61,6 +61,11 @@ class RMSNorm:
         epsilon: what is added to the mean of squares.
         comm: the communicator.
         ranks: those that make it; all by default.
+
+    Examples:
+        >>> norm = vkpar.parallel.RMSNorm(np.ones(2, np.float32), 0.0, comm=comm)
+        >>> np.round(norm([d.array([[3, 4]], "float32") for d in comm.devices])[0].numpy(), 3)
+        array([[0.849, 1.131]], dtype=float32)
     """
 
     def __init__(self, weight: Any, epsilon: float, *, comm: Communicator, ranks: Sequence[int] | None = None) -> None:

@@ -50,6 +50,13 @@ class Bert:
         InvalidUsageError: a tensor that is missing or has another shape.
         UnsupportedError: a communicator over several processes.
         OutOfMemoryError: no room.
+
+    Examples:
+        >>> from vkpar.parallel.models import open_encoder
+        >>> with open_encoder() as file:  # all-MiniLM-L6-v2, as its package installs it
+        ...     model = file.load(comm)
+        ...     model.embed(file.tokens(["a sum", "a total"])).shape
+        (2, 384)
     """
 
     def __init__(

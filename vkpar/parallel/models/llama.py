@@ -57,6 +57,12 @@ class Llama(Closable, Unpickled):
     Raises:
         InvalidUsageError: a tensor that is missing or has another shape.
         OutOfMemoryError: no room.
+
+    Examples:
+        >>> from vkpar.parallel.models import Generation, open_model
+        >>> with open_model(folder) as file, file.load(comm, mode="tensor", ratios="even", context=32) as model:
+        ...     model.prefill([1, 5, 9], logits=True).shape == (3, file.config.vocabulary), model.length
+        (True, 3)
     """
 
     def __init__(

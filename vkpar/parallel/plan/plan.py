@@ -65,6 +65,13 @@ def plan(
         InvalidUsageError: an unknown mode; a context or batch below 1; ratios that :func:`split` refuses.
         UnsupportedError: no mode is possible, or with ``strict`` the one that was asked for; the message says why.
             Heads that are wider than attention takes.
+
+    Examples:
+        >>> sizes = {"width": 64, "hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocabulary": 256}
+        >>> spec = vkpar.parallel.ModelSpec(layers=2, **sizes)
+        >>> made = vkpar.parallel.plan(spec, comm, mode="tensor", ratios=[1, 1], context=64)
+        >>> made.mode, made.splits["inner"].counts
+        ('tensor', (64, 64))
     """
     if mode not in (*MODES, "auto"):
         raise InvalidUsageError(f"there is no mode {mode!r}; there are auto, {', '.join(MODES)}")

@@ -98,6 +98,13 @@ class Plan:
         turned: the ranks whose products of many rows take copies of transposed weights.
         halves: how long prompts take in two halves of their rows, of the time of whole ones; None where that was not
             measured.
+
+    Examples:
+        >>> sizes = {"width": 64, "hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocabulary": 256}
+        >>> spec = vkpar.parallel.ModelSpec(layers=2, **sizes)
+        >>> made = vkpar.parallel.plan(spec, comm, mode="layer", ratios=[1, 1], context=64)
+        >>> made.splits["layers"].counts, made.seconds
+        ((1, 1), None)
     """
 
     spec: ModelSpec
