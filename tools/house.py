@@ -97,7 +97,7 @@ def circles() -> list[Measure]:
 def sizes() -> list[Measure]:
     """Count large folders, files and functions, and all lines."""
     folders = Counter(path.parent for path in trees(PACKAGE) if path.name != "__init__.py")
-    roomy = {PACKAGE: 18, PACKAGE / "parallel" / "models": 18}
+    roomy = {PACKAGE: 18, PACKAGE / "parallel" / "models": 19}
     large = [f"{place(folder)} {count}" for folder, count in folders.items() if count > roomy.get(folder, 16)]
     lines = {path: len(path.read_text().splitlines()) for path in trees(PACKAGE)}
     functions = [
@@ -109,7 +109,7 @@ def sizes() -> list[Measure]:
         listed("folders with more than 16 files", large, 0),
         listed("files over 400 lines", [f"{place(path)} {n}" for path, n in lines.items() if n > 400], 2),
         listed("functions over 50 lines, docstrings aside", functions, 0),
-        Measure("lines of Python", sum(lines.values()), 64_520),
+        Measure("lines of Python", sum(lines.values()), 65_400),
     ]
 
 

@@ -43,6 +43,8 @@ CONFIGS = {
     "llama3": replace(SMALL, scaling=LLAMA3, layers=3),
     "qwen3": replace(SMALL, family="qwen3", head_dim=32, theta=1e6),  # heads wider together than the stream
     "window": replace(SMALL, window=5),
+    "mixtral": replace(SMALL, experts=5, active=2),
+    "qwen3moe": replace(SMALL, family="qwen3moe", intermediate=32, experts=8, active=3, head_dim=32, normed=False),
     "wide window": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64, window=7),
     "wide qwen3": replace(SMALL, family="qwen3", layers=1, hidden=256, intermediate=256, head_dim=64),
     "wide": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64),  # what a row split slices
@@ -75,6 +77,11 @@ CASES = [
     ("window", "LL", "layer", (1, 1)),
     pytest.param("window", "L", "single", (1,), marks=RARE),
     pytest.param("wide window", "LL", "row", (1, 1), marks=RARE),
+    ("mixtral", "L", "single", (1,)),
+    ("qwen3moe", "LLL", "tensor", (1, 0, 1)),
+    pytest.param("qwen3moe", "LS", "tensor", (3, 1), marks=RARE),  # SwiftShader compiles for many seconds
+    ("mixtral", "LLL", "tensor", (1, 1, 1)),
+    ("qwen3moe", "LL", "layer", (1, 1)),
     ("llama3", "LL", "single", (0, 1)),
     ("llama", "LS", "tensor", (1, 1)),
     pytest.param("llama", "LS", "layer", (1, 1), marks=RARE),

@@ -191,7 +191,7 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
 def _rows(report: Report, devices: Sequence[Device]) -> Iterator[Row]:
     options = report.options
     made = weights(report.model, options.weights)
-    spec = _spec(report.model, options.weights, cache_type(made, devices))
+    spec = _spec(report.model, options.weights, cache_type(report.model, made, devices))
     for wire in options.wires:
         with Communicator(devices, wire=wire) as comm:
             for ratios in options.ratios:

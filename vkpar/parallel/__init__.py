@@ -12,6 +12,7 @@ from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.files.weights import Weights, open_weights
 from vkpar.parallel.layers.attention import KVCache, ParallelAttention
 from vkpar.parallel.layers.embedding import ParallelEmbedding
+from vkpar.parallel.layers.experts import Experts, MixtureOfExperts
 from vkpar.parallel.layers.feedforward import ParallelMLP
 from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import RMSNorm
@@ -22,9 +23,11 @@ from vkpar.parallel.plan.spec import ModelSpec, spec_of
 __all__ = [
     "Column",
     "ColumnParallelLinear",
+    "Experts",
     "KVCache",
     "LazyTensor",
     "Mirrored",
+    "MixtureOfExperts",
     "ModelSpec",
     "Modules",
     "Only",

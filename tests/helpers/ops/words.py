@@ -7,7 +7,7 @@ import struct
 from importlib import resources
 from typing import Any
 
-from vkpar.abi import arrays, attention, elementwise, matmul, reduce, rows, wire
+from vkpar.abi import arrays, attention, elementwise, experts, matmul, reduce, rows, wire
 from vkpar.abi.words import members
 
 _NAME, _MEMBER_NAME, _DECORATE, _TYPE_POINTER, _VARIABLE = 5, 6, 71, 32, 59
@@ -66,6 +66,10 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     r"quantized_(dots|matvec)_": ((*_ON_GPUS, matmul.Scales), (*_OF_BLOCKS, matmul.DotsTail)),
     r"quantized_pack_": ((arrays.Pack,), ()),
     r"quantized_unpack_": ((arrays.Unpack,), (arrays.UnpackConstants,)),
+    r"expert_product": ((experts.Grouped,), (experts.GroupedConstants,)),
+    r"expert_route$": ((experts.Route,), (experts.RouteConstants,)),
+    r"expert_groups$": ((experts.Groups,), (experts.GroupsConstants,)),
+    r"expert_sum$": ((experts.Sum,), (experts.SumConstants,)),
     r"region_": ((arrays.Region,), (arrays.RegionConstants,)),
     r"take_": ((arrays.Take,), ()),
     r"random_": ((arrays.Random,), (arrays.RandomConstants,)),

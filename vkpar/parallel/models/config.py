@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vkpar.errors import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.parallel.files.mapped import small
-from vkpar.parallel.models import special_tokens
+from vkpar.parallel.models import mixtures, special_tokens
 from vkpar.parallel.plan.spec import check_size, is_positive, is_true, of_all_layers
 
 
@@ -25,20 +25,26 @@ class Family(NamedTuple):
         biased: queries, keys and values have biases.
         head_norms: each head of queries and of keys is normed before it is turned.
         style: which elements of a head are turned together in GGUF files; see :class:`Config`.
+        mixture: its feed-forward blocks are mixtures of experts; False where some of its models' are.
     """
 
     biased: bool = False
     head_norms: bool = False
     style: str = "neox"
+    mixture: bool = False
 
 
 FAMILIES: Final = {
     "llama": Family(style="llama"),
     "qwen2": Family(biased=True),
     "qwen3": Family(head_norms=True),
+    "qwen3moe": Family(head_norms=True, mixture=True),
 }
 _KNOWN: Final = " and ".join((", ".join(list(FAMILIES)[:-1]), list(FAMILIES)[-1]))
 _MISTRAL: Final = "mistral"  # of Llama's shape; GGUF files say "llama"
+_MIXTRAL: Final = "mixtral"
+# What a config.json calls families otherwise.
+_CALLED: Final = {_MISTRAL: "llama", _MIXTRAL: "llama", "qwen3_moe": "qwen3moe"}
 _MISTRAL_WINDOW: Final = 4096  # tokens, where a configuration has no word on it
 _QUANTISED: Final = ("quantization_config", "compression_config", "quantization")  # transformers, its past, MLX
 _HOW: Final = ("quant_method", "quant_algo", "format", "mode")
@@ -67,6 +73,9 @@ class Config:
         stops: token ids that end a text.
         first: the token that begins a text; None where the model has none.
         window: how many tokens a token attends to, itself included; None for all before it.
+        experts: of each feed-forward block, which ``intermediate`` is the width of one of; 0 for none. A token takes
+            ``active`` of them.
+        normed: the weights of the experts that a token takes add up to 1; else they are shares of the softmax over all.
     """
 
     family: str
@@ -86,6 +95,9 @@ class Config:
     stops: tuple[int, ...] = ()
     first: int | None = None
     window: int | None = None
+    experts: int = 0
+    active: int = 0
+    normed: bool = True
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -94,6 +106,10 @@ class Config:
             check_size(name, getattr(self, name))
         if self.window is not None:
             check_size("window", self.window)
+        for name in ("experts", "active"):
+            check_size(name, getattr(self, name), int(FAMILIES[self.family].mixture))
+        if self.active > self.experts or bool(self.active) != bool(self.experts):
+            raise InvalidUsageError(f"a token takes {self.active} experts, of {self.experts}")
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
         if self.head_dim % 2:
@@ -124,8 +140,9 @@ class Config:
 
     def describe(self) -> str:
         """Return the sizes in words."""
+        mixture = f"{self.active} of {self.experts} experts, " if self.experts else ""
         return (
-            f"{self.family}, {self.layers} layers, hidden {self.hidden}, intermediate {self.intermediate}, "
+            f"{self.family}, {self.layers} layers, hidden {self.hidden}, {mixture}intermediate {self.intermediate}, "
             f"{self.heads} heads of {self.head_dim}, {self.kv_heads} of keys and values, {self.vocabulary} tokens"
         )
 
@@ -171,8 +188,10 @@ def read_object(path: Path, kind: type[Any] = dict) -> Any:
 def of_json(found: Mapping[str, Any], where: str) -> Config:
     """Return the configuration of the object in a ``config.json``; raises as :func:`read_folder` does."""
     family = _get(found, "model_type", str, where)
-    if family not in (*FAMILIES, _MISTRAL):
-        raise UnsupportedError(f"{where}: model_type {family!r} is not supported; {_MISTRAL}, {_KNOWN} are")
+    family = _CALLED.get(family, family)
+    if family not in FAMILIES:
+        called = found["model_type"]
+        raise UnsupportedError(f"{where}: model_type {called!r} is not supported; {', '.join(_CALLED)}, {_KNOWN} are")
     activation = found.get("hidden_act", "silu")
     if activation != "silu":
         raise UnsupportedError(f"{where}: hidden_act {activation!r} is not supported; silu is")
@@ -186,11 +205,12 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
     if not isinstance(rotary, Mapping):
         raise InvalidUsageError(f"{where}: rope_parameters is an object, not {rotary!r}")
     scaling = found.get("rope_scaling") or rotary
+    mixture = FAMILIES[family].mixture
     return Config(
-        family="llama" if family == _MISTRAL else family,
+        family=family,
         layers=_get(found, "num_hidden_layers", int, where),
         hidden=hidden,
-        intermediate=_get(found, "intermediate_size", int, where),
+        intermediate=_get(found, "moe_intermediate_size" if mixture else "intermediate_size", int, where),
         heads=heads,
         kv_heads=heads if kv_heads is None else _get(found, "num_key_value_heads", int, where),
         head_dim=hidden // max(heads, 1) if head_dim is None else _get(found, "head_dim", int, where),
@@ -202,7 +222,8 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
         tied=is_true(found, "tie_word_embeddings", where),
         stops=special_tokens.numbers_of(found.get("eos_token_id"), where),
         first=special_tokens.first_of(found.get("bos_token_id"), where),
-        window=_window(found, family, where),
+        window=_window(found, found["model_type"], where),
+        **(mixtures.of_json(found, where) if mixture or found["model_type"] == _MIXTRAL else {}),
     )
 
 
@@ -218,7 +239,7 @@ def _window(found: Mapping[str, Any], family: str, where: str) -> int | None:
     for kind in kinds:
         if kind != "full_attention":
             raise UnsupportedError(f"{where}: layer_types with {shown(kind)} is not supported; full_attention is")
-    if family != _MISTRAL or found.get("sliding_window", 0) is None:
+    if family not in (_MISTRAL, _MIXTRAL) or found.get("sliding_window", 0 if family == _MISTRAL else None) is None:
         return None
     window = _get(found, "sliding_window", int, where, _MISTRAL_WINDOW)
     check_size("window (sliding_window)", window)
@@ -278,7 +299,7 @@ def of_gguf(
     if size("attention.value_length", head_dim) != head_dim:
         raise UnsupportedError(f"{where}: keys and values of unlike widths are not supported")
     window = size("attention.sliding_window", 0) if family == "llama" else 0
-    for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", window), ("expert_count", 0)):
+    for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", window)):
         if size(key, whole) != whole:
             raise UnsupportedError(f"{where}: {family}.{key} of {size(key)} is not supported")
     scaling = _gguf_scaling(metadata, f"{family}.rope", where)
@@ -294,7 +315,7 @@ def of_gguf(
         family=family,
         layers=layers,
         hidden=hidden,
-        intermediate=size("feed_forward_length"),
+        intermediate=size("expert_feed_forward_length" if FAMILIES[family].mixture else "feed_forward_length"),
         heads=heads,
         kv_heads=size("attention.head_count_kv", heads),
         head_dim=head_dim,
@@ -308,6 +329,7 @@ def of_gguf(
         stops=special_tokens.ends(metadata, where),
         first=special_tokens.first(metadata, where),
         window=window or None,
+        **mixtures.of_gguf(metadata, family, size, where),
     )
 
 

@@ -90,7 +90,7 @@ class Llama(Closable, Unpickled):
         self._weights_nbytes = builder.held
         self._unpacks = builder.quantized
         if cache_dtype == "auto":
-            cache_dtype = loading.cache_type(tensors, comm.devices, dtype)
+            cache_dtype = loading.cache_type(config, tensors, comm.devices, dtype)
         counts = [heads.kv_counts for heads in placement.heads]
         self._cache = KVCache(comm, context, counts, config.head_dim, cache_dtype)
         self._windows = Windows.of(comm, config.window, self._cache)

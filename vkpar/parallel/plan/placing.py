@@ -26,9 +26,10 @@ class Placement:
         mode: one of :data:`MODES`.
         streams: by block the ranks that have the residual stream.
         heads: by block which rank has which heads.
-        inner: by block the split of the feed-forward width.
+        inner: by block the split of the feed-forward width, of one expert where there are some.
         table: the split of the embedding table's rows; ``outputs`` that of the output layer's.
         ratios: of the slices that a row split cuts products into; None in other modes.
+        experts: by block which rank has which whole experts; empty where ranks have parts of their width.
     """
 
     mode: str
@@ -38,6 +39,16 @@ class Placement:
     table: Split
     outputs: Split
     ratios: tuple[Fraction, ...] | None = None
+    experts: tuple[Split, ...] = ()
+
+    def of_experts(self, block: int, count: int, width: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return by rank which experts of ``count`` it has, and which columns of their ``width``, first and last."""
+        ranks = range(self.table.nranks)
+        if self.experts:
+            spans = [self.experts[block].bounds(rank) for rank in ranks]
+            return spans, [(0, width) if high > low else (0, 0) for low, high in spans]
+        widths = [self.inner[block].bounds(rank) for rank in ranks]
+        return [(0, count) if stop > start else (0, 0) for start, stop in widths], widths
 
     def sliced(self, counts: Sequence[int], columns: int) -> list[list[tuple[int, int]]] | None:
         """Return the rows that a row split gives each rank of the weights of one product; None where they stay whole.

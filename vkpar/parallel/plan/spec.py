@@ -40,7 +40,7 @@ _GGUF: Final = {
     "vocabulary": ("vocab_size",),
 }
 _ATTRIBUTES: Final = {"width": "hidden", "hidden": "intermediate"} | {
-    name: name for name in ("layers", "heads", "kv_heads", "head_dim", "vocabulary")
+    name: name for name in ("layers", "heads", "kv_heads", "head_dim", "vocabulary", "experts", "active")
 }
 _EXPERT: Final = ("moe_intermediate_size", "expert_feed_forward_length")
 # Of blocks that are made of other steps than those below, in either kind of file.
@@ -267,7 +267,7 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     Args:
         source: the object in a ``config.json`` as transformers saves it; the metadata of a GGUF file; or an object with
             the attributes ``layers``, ``hidden``, ``intermediate``, ``heads``, ``kv_heads``, ``head_dim``,
-            ``vocabulary``, ``tied`` and perhaps ``head_norms`` and ``window``.
+            ``vocabulary``, ``tied`` and perhaps ``head_norms``, ``window``, ``experts`` and ``active``.
         weights: what the weights are stored in on devices.
         kinds: of weights that are stored otherwise, by step and block; see :class:`ModelSpec`.
 
