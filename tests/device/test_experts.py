@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.ops.experts import products, routing
+from vkpar.ops.experts import few, products, routing
 from vkpar.ops.experts.products import Stack
 from vkpar.ops.experts.routing import Span
 from vkpar.testing import U, gamma
@@ -136,6 +136,61 @@ def test_products_by_the_matrices_of_experts(
             assert (np.abs(found - value) <= error + 1e-30)[mine].all()
         halves = products.product(device.array(x), stack, choice, groups, gated=gated, dtype="float16").numpy()
         np.testing.assert_array_equal(halves[mine], found[mine].astype(np.float16))
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", *NAMES])
+def test_few_rows_read_the_experts_that_they_take(
+    device: vkpar.Device, rng: np.random.Generator, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels of GPUs: a norm and gates, weights, and the sum of all experts with a residual."""
+    if not few.usable_on(device) and "SwiftShader" in device.name:
+        pytest.skip("SwiftShader compiles each variant of the kernels for seconds; lavapipe runs them")
+    monkeypatch.setattr(few, "usable_on", lambda device: True)
+    experts, inner, k, each, span = 5, 256 if kind in NAMES else 24, 512, 3, Span(1, 3)
+
+    def drawn(rows: int, columns: int) -> tuple[Stack, F64]:
+        if kind in NAMES:
+            blocks = blocks_of(rng, kind, span.held * rows, columns, scale=0.002)
+            held: Any = made(device, blocks, kind)
+            values = exact(blocks, kind)
+        else:
+            held = device.array(rng.standard_normal((span.held * rows, columns)).astype(np.float32) / 16, kind)
+            values = held.numpy()
+        return Stack(held, span), values.astype(np.float64).reshape(span.held, rows, columns)
+
+    (wide, gate_up), (back, down) = drawn(2 * inner, k), drawn(20, inner)
+    for rows, normed in ((1, True), (3, False)):
+        assert few.fits(rows, each, wide, back)
+        numbers = np.argsort(rng.random((rows, experts)), axis=1)[:, :each]
+        weights = rng.random((rows, each)).astype(np.float32)
+        x, w, r = (rng.standard_normal(shape).astype(np.float32) for shape in ((rows, k), (k,), (rows, 20)))
+        choice = choice_of(device, numbers, weights)
+        given = vkpar.Normed(device.array(x), device.array(w), 1e-5) if normed else device.array(x)
+        whole = x.astype(np.float64)
+        if normed:
+            whole = whole / np.sqrt(np.mean(whole**2, axis=1, keepdims=True) + 1e-5) * w
+        for _ in range(2):
+            active = few.gate(given, wide, choice)
+            found = few.add_up(active, back, choice, device.array(r)).numpy()
+        held = active.numpy().astype(np.float64).reshape(rows, each, inner)
+        total, size = r.astype(np.float64), np.abs(r).astype(np.float64)
+        for row, j in np.ndindex(rows, each):
+            expert = numbers[row, j] - span.first
+            if not 0 <= expert < span.held:
+                assert not held[row, j].any()
+                continue
+            sums = gate_up[expert] @ whole[row]
+            off = 2 * gamma(k + 12) * (np.abs(gate_up[expert]).max(axis=1) * np.abs(whole[row]).sum())
+            gate, up = sums[:inner], sums[inner:]
+            share = gate / (1 + np.exp(-gate))
+            most = 1.2 * off[:inner] * (np.abs(up) + off[inner:]) + (np.abs(share) + off[:inner]) * off[inner:]
+            most += (16 + 2 * np.abs(gate)) * U * np.abs(share * up)
+            assert (np.abs(held[row, j] - weights[row, j] * share * up) <= weights[row, j] * most + 1e-30).all()
+            total[row] += down[expert] @ held[row, j]
+            size[row] += np.abs(down[expert]).max(axis=1) * np.abs(held[row, j]).sum()
+        assert (np.abs(found - total) <= 4 * gamma(each * inner + 12) * size).all()
+        alone = few.add_up(active, back, choice).numpy()
+        assert (np.abs(alone + r - total) <= 4 * gamma(each * inner + 12) * size).all()
 
 
 def test_sums_of_experts_are_weighed_in_their_order(device: vkpar.Device, rng: np.random.Generator) -> None:

@@ -24,6 +24,7 @@ from helpers.ops import reducing
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.ops.experts import few
 from vkpar.parallel import spec_of
 from vkpar.parallel.models import Generation, Llama, Sampling, llama, naming, open_model, tiny
 from vkpar.parallel.models.config import Config
@@ -186,13 +187,15 @@ def test_fifty_turns_launch_the_same_graph(rig: Rig) -> None:
         assert counted[-1] == counted[5]
 
 
-def test_sums_of_the_captured_step_are_fused_on_gpus(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["llama", "mixtral"])
+def test_sums_of_the_captured_step_are_fused_on_gpus(rigs: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Each block's two sums take the place of a product's store and of the norm after them, on both ranks."""
-    added = expected("llama", 2, "f32")[2]
+    added = expected(name, 2, "f32")[2]
+    monkeypatch.setattr(few, "usable_on", lambda device: True)
     devices = reducing.fresh_devices(rigs, "LL")
     fusing.force_gpu(monkeypatch.setattr)
     comm = vkpar.Communicator(devices, wire="f32", algorithm="direct")
-    with comm, model_of(comm, "llama", "tensor", (1, 1)) as model:
+    with comm, model_of(comm, name, "tensor", (1, 1)) as model:
         assert list(Generation(model, PROMPT, 3)) == added[:3]
         assert model.stats().fused == 2 * 2 * 2 * SMALL.layers
     for device in devices:

@@ -206,8 +206,9 @@ def _add_model(benches: Any) -> None:
     text = "time prompts and tokens of a whole decoder with made-up weights, in every split of the devices"
     parser = add_command(benches, "model", _run(model), text)
     add_devices(parser, "what the model is split over; by default the GPUs")
-    sizes = f"sizes of the model: {', '.join(PRESETS)} (default: 8b, on CPUs tiny)"
-    parser.add_argument("--preset", choices=list(PRESETS), metavar="NAME", help=sizes)
+    presets = [*PRESETS, *model.MIXTURES]
+    sizes = f"sizes of the model: {', '.join(presets)} (default: 8b, on CPUs tiny)"
+    parser.add_argument("--preset", choices=presets, metavar="NAME", help=sizes)
     parser.add_argument("--config", metavar="FILE", help="a config.json of a Llama or Qwen2 model in place of a preset")
     defaults = model.Options
     parser.add_argument(

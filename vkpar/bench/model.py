@@ -41,6 +41,9 @@ from vkpar.text import units
 
 STEPS: Final = ("captured", "eager")
 SPLITS: Final = ("auto", *MODES)
+MIXTURES: Final = {  # of experts, by the names of presets
+    "30b-a3b": Config("qwen3moe", 48, 2048, 768, 32, 4, 128, 32000, 4096, 1e-6, 1e6, experts=128, active=8),
+}
 _PROMPTS: Final = ((512, 2048), (64,))  # by default, on GPUs and on CPUs
 _DEPTHS: Final = ((0, 4096, 16384), (0, 64))
 
@@ -102,7 +105,10 @@ class Options:
     def model(self) -> Config:
         """Return the decoder's sizes."""
         if self.config is None:
-            return of_shape(PRESETS[self.preset or "8b"], self.vocabulary, self.context)
+            preset = self.preset or "8b"
+            if preset in MIXTURES:
+                return replace(MIXTURES[preset], vocabulary=self.vocabulary, context=self.context)
+            return of_shape(PRESETS[preset], self.vocabulary, self.context)
         path = Path(self.config)
         found = configs.read_object(path)
         if found is None:

@@ -42,17 +42,18 @@ def weights(config: Config, kind: str) -> dict[str, LazyTensor]:
         InvalidUsageError: rows that the kind's blocks do not divide.
     """
     made: dict[str, LazyTensor] = {}
-    form = QUANTISED.get(kind)
+    form, routers = QUANTISED.get(kind), naming.routers_of(config, naming.TRANSFORMERS)
     for name, shape in naming.shapes(config, naming.TRANSFORMERS):
         plain = len(shape) == 1
         if form is not None and not plain and shape[1] % form.block:
             raise InvalidUsageError(
                 f"rows of {shape[1]} weights are no multiple of the {form.block} of {kind}'s blocks"
             )
-        drawn = _ones(shape[0]) if plain else _drawn(kind, shape[1])
-        stored = "float32" if plain or form is not None else kind
-        own = None if plain else form
-        nbytes = int(np.prod(shape)) * (4 if plain else dtypes.resolve(stored).itemsize)
+        floats = plain or name in routers
+        drawn = _ones(shape[0]) if plain else _drawn("float32" if floats else kind, shape[1])
+        stored = "float32" if floats or form is not None else kind
+        own = None if floats else form
+        nbytes = int(np.prod(shape)) * (4 if floats else dtypes.resolve(stored).itemsize)
         made[name] = _Repeated(name, shape, dtypes.resolve(stored), own, nbytes, "made up", drawn.__array__)
     return made
 

@@ -25,6 +25,7 @@ GENERATED = "each_"
 PACKS_HALVES = 2046
 
 _ON_GPUS = (matmul.Product, matmul.Forms)
+_OF_EXPERTS = (*_ON_GPUS, matmul.Scales, matmul.Chosen)
 _OF_CONSTANTS = (matmul.Operands, matmul.RowsShape, matmul.Turned, matmul.Follows)
 _OF_TILES = (matmul.Operands, matmul.CoresShape, matmul.Turned, matmul.Follows, matmul.CoresTail)
 _OF_STREAMS = (matmul.Operands, matmul.StreamShape, matmul.Turned, matmul.Follows, matmul.StreamTail)
@@ -66,6 +67,9 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     r"quantized_(dots|matvec)_": ((*_ON_GPUS, matmul.Scales), (*_OF_BLOCKS, matmul.DotsTail)),
     r"quantized_pack_": ((arrays.Pack,), ()),
     r"quantized_unpack_": ((arrays.Unpack,), (arrays.UnpackConstants,)),
+    r"expert_few_folded": ((*_OF_EXPERTS, matmul.Norm), _OF_BLOCKS),
+    r"expert_few_send_": ((*_OF_EXPERTS, matmul.Send), _OF_BLOCKS),
+    r"expert_few": (_OF_EXPERTS, _OF_BLOCKS),
     r"expert_product": ((experts.Grouped,), (experts.GroupedConstants,)),
     r"expert_route$": ((experts.Route,), (experts.RouteConstants,)),
     r"expert_groups$": ((experts.Groups,), (experts.GroupsConstants,)),

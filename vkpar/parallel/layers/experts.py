@@ -11,7 +11,7 @@ from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.experts import products, routing
+from vkpar.ops.experts import few, products, routing
 from vkpar.ops.experts.products import Stack
 from vkpar.ops.experts.routing import Span
 from vkpar.ops.tiles.matvec import MOST_ROWS
@@ -159,7 +159,7 @@ class MixtureOfExperts:
         ranks = present(self.experts)
         targets = list(range(self._comm.nranks)) if residual is None else present(residual)
         if len(ranks) == 1 and targets == ranks:
-            return joined(self._parts(x), residual, norm)
+            return self._local(x, residual, norm)
         if len(targets) < self._comm.nranks:
             raise InvalidUsageError(f"a sum over the ranks goes to all of them; the residual is on {targets} alone")
         return joined(self.summed(x), residual, norm)
@@ -175,17 +175,43 @@ class MixtureOfExperts:
             comm.all_reduce(whole)
         return list(whole)
 
-    def _parts(self, x: Inputs) -> Parts:
-        """Return what the experts of each rank give together."""
-        given = arrays_of(x)
+    def _local(self, x: Inputs, residual: Parts | None, norm: RMSNorm | None) -> tuple[Parts, Inputs]:
+        """Return the results where one rank has it all."""
+        rank = present(self.experts)[0]
+        if residual is None or not self._few(rank, x) or not (norm is None or norm.folds(residual)):
+            return joined(self._parts(x), residual, norm)
+        made = self._parts(x, residual)
+        return made, made if norm is None else norm.before(made)
+
+    def _few(self, rank: int, x: Inputs) -> bool:
+        """Say whether a rank reads the experts that rows take, and no others."""
+        own, part = self.experts[rank], x[rank]
+        if own is None or part is None or len(own.gate_up) > 1:
+            return own is None
+        return few.fits(part.shape[0], self._active, own.gate_up[0], own.down)
+
+    def _parts(self, x: Inputs, residual: Parts | None = None) -> Parts:
+        """Return what the experts of each rank give together, with ``residual`` where rows are few."""
+        rows_are_few = [self._few(rank, x) for rank in range(self._comm.nranks)]
+        given: Inputs = x if all(rows_are_few) else arrays_of(x)
         chosen = self._chosen(given)
         made: Parts = [None] * self._comm.nranks
         for rank, own in enumerate(self.experts):
-            if own is not None:
-                made[rank] = self._of(own, there(given, rank), there(chosen, rank))
+            part = given[rank]
+            if own is None:
+                continue
+            if part is None:
+                raise missing(rank)
+            choice = there(chosen, rank)
+            if rows_are_few[rank]:
+                inner = few.gate(part, own.gate_up[0], choice)
+                made[rank] = few.add_up(inner, own.down, choice, None if residual is None else residual[rank])
+            else:
+                assert isinstance(part, Array), "norms were made"
+                made[rank] = self._of(own, part, choice)
         return made
 
-    def _chosen(self, x: Parts) -> Parts:
+    def _chosen(self, x: Inputs) -> Parts:
         """Return which experts tokens take, on each rank that has some: decided once, or alike on devices alike."""
         made: Parts = [None] * self._comm.nranks
         for rank in self._deciding:

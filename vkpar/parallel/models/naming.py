@@ -111,6 +111,14 @@ def experts_of(config: Config, weights: Container[str], names: Names) -> ExpertN
     return mixtures.layout_of(config.family, weights, gguf=names is GGUF)
 
 
+def routers_of(config: Config, names: Names) -> frozenset[str]:
+    """Return the names of routers, which files keep as floats."""
+    if not config.experts:
+        return frozenset()
+    router = experts_of(config, (), names).router
+    return frozenset(router.format(block) for block in range(config.layers))
+
+
 def matrix_of(config: Config, weights: Tensors, part: str, block: int) -> str:
     """Return the name of a block's matrix ``"gate"``, ``"up"`` or ``"down"``, of one expert where there are some."""
     names = of(weights)

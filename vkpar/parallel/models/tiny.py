@@ -177,7 +177,7 @@ def write_gguf(path: Path, config: Config, tensors: Mapping[str, F32], kind: str
         stored = tensor
         if config.family == "llama" and (".q_proj." in name or ".k_proj." in name):
             stored = interleaved(tensor, config.heads if ".q_proj." in name else config.kv_heads)
-        plain = tensor.ndim == 1 or name in _routers(config)
+        plain = tensor.ndim == 1 or name in naming.routers_of(config, naming.TRANSFORMERS)
         blocks, raw = quantised(stored, "f32" if plain else kind)
         writer.add_tensor(of_gguf[name], blocks, raw_dtype=getattr(package.GGMLQuantizationType, raw))
     writer.write_header_to_file()
@@ -253,13 +253,6 @@ def _gguf_names(config: Config) -> dict[str, str]:
             found[layout.router.format(block)] = mixtures.GGUF.router.format(block)
             found |= {layout.name(part, block): mixtures.GGUF.name(part, block) for part in mixtures.PARTS}
     return found | {naming.bias_of(name): naming.bias_of(other) for name, other in found.items()}
-
-
-def _routers(config: Config) -> set[str]:
-    """Return the names of routers, which files keep as floats."""
-    if not config.experts:
-        return set()
-    return {naming.experts_of(config, (), naming.TRANSFORMERS).router.format(block) for block in range(config.layers)}
 
 
 def _stacked(config: Config, tensors: Mapping[str, F32]) -> dict[str, F32]:
