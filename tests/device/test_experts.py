@@ -138,6 +138,43 @@ def test_products_by_the_matrices_of_experts(
         np.testing.assert_array_equal(halves[mine], found[mine].astype(np.float16))
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("kind", ["float16", *NAMES])
+def test_products_of_many_rows_on_matrix_cores(
+    device: vkpar.Device, rng: np.random.Generator, kind: str, gated: bool
+) -> None:
+    """Tiles of 32 pairs, some of them not full, and columns past the last whole group."""
+    experts, columns, k, span = 5, 2 * 150, 768, Span(1, 3)
+    if kind in NAMES:
+        blocks = blocks_of(rng, kind, span.held * columns, k, scale=0.002)
+        held: Any = made(device, blocks, kind)
+        weights, sizes = exact(blocks, kind).astype(np.float64), magnitudes(blocks, kind)
+    else:
+        held = device.array(rng.standard_normal((span.held * columns, k)).astype(np.float32) / 16, kind)
+        weights = held.numpy().astype(np.float64)
+        sizes = np.abs(weights)
+    stack = Stack(held, span)
+    if products.tile_for(stack, dtype="float16") != products.CORES_TILE:
+        pytest.skip(f"{device.name} has no matrix cores that take float16")
+    matrices, magnitude = (
+        np.concatenate([part[:columns], part]).reshape(-1, columns, k) for part in (weights, sizes)
+    )  # of experts 0 to 3, the first of them of no use
+    for rows, share in ((9, 2), (300, 1)):
+        numbers = np.argsort(rng.random((rows, experts)), axis=1)[:, :2]
+        x = rng.standard_normal((rows * 2 // share, k)).astype(np.float16)
+        choice = choice_of(device, numbers, np.ones((rows, 2)))
+        mine = (numbers.reshape(-1) >= 1) & (numbers.reshape(-1) < 4)
+        clipped = np.clip(numbers, 0, 3)
+        value, error = reference(
+            x.astype(np.float64), matrices, magnitude * (1 + 2.0**-11 / U / (k + 4)), clipped, gated=gated
+        )
+        groups = routing.group(choice, span, products.CORES_TILE)
+        found = products.product(device.array(x), stack, choice, groups, gated=gated).numpy()
+        assert (np.abs(found - value) <= error + 1e-30)[mine].all()
+        halves = products.product(device.array(x), stack, choice, groups, gated=gated, dtype="float16").numpy()
+        np.testing.assert_array_equal(halves[mine], found[mine].astype(np.float16))
+
+
 @pytest.mark.parametrize("kind", ["float16", "float32", *NAMES])
 def test_few_rows_read_the_experts_that_they_take(
     device: vkpar.Device, rng: np.random.Generator, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -262,7 +262,7 @@ def _split(
 
 def _halves(model: Llama, options: Options) -> tuple[bool, ...]:
     """Return how a split's prompts are run: whole ones, and halves where they are asked for and possible."""
-    sums = model.placement.mode == "tensor" and model.comm.nranks > 1
+    sums = model.placement.mode in ("expert", "tensor") and model.comm.nranks > 1
     return (False, True) if options.halves and sums else (False,)
 
 

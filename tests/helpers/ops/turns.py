@@ -125,15 +125,15 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"sort$": (6, 2 * loop(16) + 3 * loop(8) + loop(8)),
     r"expert_route$": (6, _routed),
     r"expert_groups$": (8, _grouped),
-    r"expert_product": (2, lambda sent: _over_k(sent, 4) + _over_k(sent, 16)),
-    r"expert_sum$": (2, lambda sent: loop(*sent.told("each"), _LEFT)),
+    r"expert_product": (4, lambda sent: 3 * _over_k(sent, 4)),  # and, within, over the fours of a chunk
+    r"expert_sum$": (1, lambda sent: loop(*sent.told("each"), _LEFT)),
     r"add_": (2, 2 * _LEFT),
     r"wire_(reduce|forward)_(cpu|texel)_": (16, _BLOCK),
 }
 ELSEWHERE = {"each_": "tests/unit/test_expressions.py", "reduce_": "tests/device/test_reductions.py"}
 # Those of GPUs alone. What CPU drivers take: vkpar/ops/matmul/dense.py, attention_kernels.py, rows.py, comm/wires.py.
 _OF_GPUS = re.compile(
-    r"matmul_(tiled|coop)|matvec_(?!lanes|steps)|attention_(rows|tiled|warps|cores)|quantized_(matvec|dots|cores)|expert_few"
+    r"matmul_(tiled|coop)|matvec_(?!lanes|steps)|attention_(rows|tiled|warps|cores)|quantized_(matvec|dots|cores)|expert_(few|cores)"
     r"|wire_\w+_gpu_|wire_gather_|norm_gather_|(softmax|norm)_\w+_kept$|carry$"
 )
 

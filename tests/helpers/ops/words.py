@@ -70,7 +70,7 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     r"expert_few_folded": ((*_OF_EXPERTS, matmul.Norm), _OF_BLOCKS),
     r"expert_few_send_": ((*_OF_EXPERTS, matmul.Send), _OF_BLOCKS),
     r"expert_few": (_OF_EXPERTS, _OF_BLOCKS),
-    r"expert_product": ((experts.Grouped,), (experts.GroupedConstants,)),
+    r"expert_(product|cores)": ((experts.Grouped,), (experts.GroupedConstants,)),
     r"expert_route$": ((experts.Route,), (experts.RouteConstants,)),
     r"expert_groups$": ((experts.Groups,), (experts.GroupsConstants,)),
     r"expert_sum$": ((experts.Sum,), (experts.SumConstants,)),

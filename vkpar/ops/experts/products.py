@@ -13,14 +13,19 @@ from vkpar.errors import UnsupportedError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS
-from vkpar.ops.call.work import WORK_PER_NS
+from vkpar.ops.call.work import WORK_PER_NS, has_warps
 from vkpar.ops.experts.routing import Groups, Span
 from vkpar.ops.quantized.kinds import KINDS
 from vkpar.ops.quantized.weights import Quantized
 from vkpar.ops.reduce.scans import seen
+from vkpar.ops.tiles import cores
 
 TILE: Final = 4
 """Pairs of a tile."""
+CORES_TILE: Final = 32
+"""Pairs of a tile on matrix cores."""
+_CORES_COLUMNS: Final = 256  # of weights, of a work-group on these
+_CORES_STEP: Final = 32
 _COLUMNS: Final = 128  # of a work-group
 
 
@@ -61,6 +66,24 @@ class Stack(NamedTuple):
         return self.weights.kind if isinstance(self.weights, Quantized) else None
 
 
+def tile_for(*stacks: Stack, dtype: str) -> int:
+    """Return how many pairs products by matrices want in a tile, whose rows are of a type: many on matrix cores."""
+    return CORES_TILE if dtype == "float16" and all(map(_on_cores, stacks)) else TILE
+
+
+def _on_cores(stack: Stack) -> bool:
+    """Tell whether matrix cores multiply by the matrices."""
+    info, weights, whole = stack.weights.device.info, stack.weights, stack.weights.shape[1] % _CORES_STEP == 0
+    if isinstance(weights, Array) and (weights.dtype != dtypes.float16 or weights.window()[1] % 8):
+        return False
+    return whole and has_warps(info) and cores.offers(info, _module("expert_cores", stack.kind), "float16")
+
+
+def _module(kernel: str, kind: str | None) -> str:
+    """Return the name of a kernel for weights of a kind."""
+    return kernel if kind is None else f"{kernel}_quantized_{kind}"
+
+
 def product(
     x: Array,
     stack: Stack,
@@ -76,7 +99,8 @@ def product(
         x: (T, K), the rows of tokens, or (T * experts of a token, K), those of pairs; of floats.
         stack: the matrices; pairs whose expert is not among them are left as they are.
         choice: of :func:`vkpar.ops.experts.routing.route`.
-        groups: the pairs by expert, in tiles of :data:`TILE`; None takes them one by one, as is best for few.
+        groups: the pairs by expert, in tiles of what :func:`tile_for` gives; None takes them one by one, as is best
+            for few.
         gated: the first half of the columns are gates of the second half.
         dtype: of the result.
 
@@ -85,7 +109,7 @@ def product(
     """
     columns = stack.rows // 2 if gated else stack.rows
     operands = (x, *stack.arrays, choice if groups is None else groups.table)
-    options = (*stack.span, gated, dtype, stack.kind, choice.size, groups is None)
+    options = (*stack.span, gated, dtype, stack.kind, choice.size, None if groups is None else groups.tile)
     done = repeat("experts", operands, (None,), *options)
     if done is not None:
         return done[0]
@@ -95,13 +119,13 @@ def product(
     direct = made.dtype.itemsize == 4 or columns % 2 == 0
     target = call.results[0] if direct else call.temporary(made.shape, dtypes.float32)
     tiles = pairs if groups is None else groups.tiles
-    _dispatch(call, stack, target, (pairs, tiles), gated=gated, grouped=groups is not None)
+    _dispatch(call, stack, target, (pairs, tiles), gated=gated, tile=0 if groups is None else groups.tile)
     landing.land(call, target, call.results[0])
     call.keep()
     return made
 
 
-def _dispatch(call: Call, stack: Stack, out: Array, counts: tuple[int, int], *, gated: bool, grouped: bool) -> None:
+def _dispatch(call: Call, stack: Stack, out: Array, counts: tuple[int, int], *, gated: bool, tile: int) -> None:
     (pairs, tiles), (x, *weights, chosen) = counts, call.operands
     x = landing.packed(call, x)
     k, columns = x.shape[-1], out.shape[-1]
@@ -125,9 +149,12 @@ def _dispatch(call: Call, stack: Stack, out: Array, counts: tuple[int, int], *, 
     b_type = FLOATS[weights[0].dtype.name] if kind is None else FLOATS["float32"]
     types = FLOATS[x.dtype.name], b_type, FLOATS[out.dtype.name]
     a_wide, b_wide, o_wide = wide
-    constants = abi.GroupedConstants(*types, a_wide, b_wide, o_wide, gated, grouped)
-    kernel = "expert_product" if kind is None else f"expert_product_quantized_{kind.name}"
-    groups = tiles * -(-columns // _COLUMNS)
+    constants = abi.GroupedConstants(*types, a_wide, b_wide, o_wide, gated, tile > 0)
+    kernel, width = "expert_product", _COLUMNS
+    if tile == CORES_TILE:
+        kernel, width = "expert_cores", _CORES_COLUMNS // (2 if gated else 1)
+    kernel = _module(kernel, stack.kind)
+    groups = tiles * -(-columns // width)
     cost = pairs * stack.rows * k // WORK_PER_NS
     call.dispatch(kernel, (x, weights[0], out, chosen, *weights[1:]), ranges, pack(push), groups, constants, cost)
 

@@ -233,10 +233,11 @@ class MixtureOfExperts:
     def _of(self, own: Experts, x: Array, choice: Array) -> Array:
         """Return what a rank's experts give together."""
         span, many = own.down.span, x.shape[0] > MOST_ROWS
-        groups = routing.group(choice, span, products.TILE) if many else None
         dtype = "float32"
         if self._inputs is not None and many:
             dtype, x = self._inputs, x if x.dtype == self._inputs else ops.cast(x, self._inputs)
+        tile = products.tile_for(*own.gate_up, own.down, dtype=x.dtype.name)
+        groups = routing.group(choice, span, tile) if many else None
         if len(own.gate_up) == 1:
             inner = products.product(x, own.gate_up[0], choice, groups, gated=True, dtype=dtype)
         else:

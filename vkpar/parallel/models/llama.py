@@ -127,7 +127,7 @@ class Llama(Closable, Unpickled):
 
     @halves.setter
     def halves(self, value: bool) -> None:
-        if value and (self.placement.mode != "tensor" or self.comm.nranks < 2):
+        if value and (self.placement.mode not in ("expert", "tensor") or self.comm.nranks < 2):
             raise InvalidUsageError("halves are for prompts in a tensor split over several ranks; leave it False")
         self._pieces.close()
         self._pieces.overlaps = value
