@@ -113,7 +113,7 @@ def circles() -> list[Measure]:
 def sizes() -> list[Measure]:
     """Count large folders, files and functions, and all lines."""
     folders = Counter(path.parent for path in trees(PACKAGE) if path.name != "__init__.py")
-    roomy = {PACKAGE: 18, PACKAGE / "parallel" / "models": 18}
+    roomy = {PACKAGE: 18, PACKAGE / "parallel" / "models": 19}
     large = [f"{place(folder)} {count}" for folder, count in folders.items() if count > roomy.get(folder, 16)]
     lines = {path: len(path.read_text().splitlines()) for path in trees(PACKAGE)}
     functions = [

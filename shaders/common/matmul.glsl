@@ -63,6 +63,13 @@ layout(push_constant) uniform Push {
 #ifdef SCALES
     uint scales_first;  // of quantised weights: scale, of Q4_K 16 bytes, at which b's begin
 #endif
+#ifdef EXPERTS
+    uint each;     // experts that a row takes
+    uint first;    // expert whose matrix comes first in b
+    uint experts;  // matrices
+    uint rows;     // that take experts: their numbers come first, then the weights of their results
+    uint choice_first;
+#endif
 #ifdef FOLDED
     uint norm_first;  // the vector that normalized rows are multiplied by
     float norm_eps;   // what is added to the mean of their squares

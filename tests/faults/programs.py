@@ -15,7 +15,7 @@ import numpy as np
 import vkpar
 from vkpar.parallel.models import Generation, Llama, tiny
 from vkpar.parallel.plan.placing import place
-from vkpar.parallel.plan.spec import spec_of
+from vkpar.parallel.plan.sources import spec_of
 from vkpar.vulkan import api
 from vkpar.vulkan.machine import instance
 

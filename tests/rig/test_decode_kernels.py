@@ -19,7 +19,7 @@ import vkpar
 from vkpar.parallel import ColumnParallelLinear, ParallelMLP, RMSNorm, RowParallelLinear, Split
 from vkpar.parallel.models import Generation, Llama, open_model, tiny
 from vkpar.parallel.plan.placing import place
-from vkpar.parallel.plan.spec import spec_of
+from vkpar.parallel.plan.sources import spec_of
 from vkpar.testing import gamma
 
 quantized_products = importlib.import_module("vkpar.ops.matmul.few")

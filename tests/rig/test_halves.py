@@ -18,7 +18,7 @@ from vkpar import InvalidUsageError
 from vkpar.parallel.models import Llama, prompts, tiny, two_halves
 from vkpar.parallel.plan.placing import place
 from vkpar.parallel.plan.plan import plan
-from vkpar.parallel.plan.spec import spec_of
+from vkpar.parallel.plan.sources import spec_of
 from vkpar.parallel.rates import speed
 
 pytestmark = pytest.mark.rig

@@ -21,7 +21,8 @@ from vkpar.parallel import (
     shard,
 )
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
-from vkpar.parallel.layers.layers import Parts, moved
+from vkpar.parallel.layers.layers import Parts
+from vkpar.parallel.layers.moving import moved
 from vkpar.testing import U, gamma
 
 pytestmark = pytest.mark.rig

@@ -24,6 +24,7 @@ from helpers.ops import reducing
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.ops.experts import few
 from vkpar.ops.quantized.kinds import MIXES
 from vkpar.parallel import spec_of
 from vkpar.parallel.models import Generation, Llama, Sampling, llama, naming, open_model, tiny
@@ -48,6 +49,8 @@ CONFIGS = {
     "gemma3": GEMMA3,
     "wide gemma3": replace(GEMMA3, layers=2, hidden=256, intermediate=256, head_dim=64, sliding=(True, False)),
     "window": replace(SMALL, window=5),
+    "mixtral": replace(SMALL, experts=5, active=2),
+    "qwen3moe": replace(SMALL, family="qwen3moe", intermediate=32, experts=8, active=3, head_dim=32, normed=False),
     "wide window": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64, window=7),
     "wide qwen3": replace(SMALL, family="qwen3", layers=1, hidden=256, intermediate=256, head_dim=64),
     "wide": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64),  # what a row split slices
@@ -86,6 +89,15 @@ CASES = [
     ("window", "LL", "layer", (1, 1)),
     pytest.param("window", "L", "single", (1,), marks=RARE),
     pytest.param("wide window", "LL", "row", (1, 1), marks=RARE),
+    ("mixtral", "L", "single", (1,)),
+    ("qwen3moe", "LLL", "tensor", (1, 0, 1)),
+    pytest.param("qwen3moe", "LS", "tensor", (3, 1), marks=RARE),  # SwiftShader compiles for many seconds
+    ("mixtral", "LLL", "tensor", (1, 1, 1)),
+    ("mixtral", "LLL", "expert", (3, 0, 1)),
+    pytest.param("mixtral", "LLLL", "expert", (1, 9, 1, 9), marks=RARE),  # two ranks with heads have no expert
+    pytest.param("qwen3moe", "LL", "expert", (1, 1), marks=RARE),
+    pytest.param("qwen3moe", "LS", "expert", (1, 1), marks=RARE),
+    pytest.param("qwen3moe", "LL", "layer", (1, 1), marks=RARE),
     ("llama3", "LL", "single", (0, 1)),
     ("llama", "LS", "tensor", (1, 1)),
     pytest.param("llama", "LS", "layer", (1, 1), marks=RARE),
@@ -139,6 +151,7 @@ def test_logits_and_tokens(rig: Rig, name: str, letters: str, mode: str, ratios:
         ("qwen3", "LS", "f32"),
         ("window", "LS", "f32"),
         ("gemma3", "LS", "f32"),
+        pytest.param("mixtral", "LS", "f32", marks=RARE),
     ],
 )
 def test_replicas_of_the_stream_agree_and_wires_stay_within_their_bounds(
@@ -196,13 +209,15 @@ def test_fifty_turns_launch_the_same_graph(rig: Rig) -> None:
         assert counted[-1] == counted[5]
 
 
-def test_sums_of_the_captured_step_are_fused_on_gpus(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["llama", "mixtral"])
+def test_sums_of_the_captured_step_are_fused_on_gpus(rigs: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Each block's two sums take the place of a product's store and of the norm after them, on both ranks."""
-    added = expected("llama", 2, "f32")[2]
+    added = expected(name, 2, "f32")[2]
+    monkeypatch.setattr(few, "usable_on", lambda device: True)
     devices = reducing.fresh_devices(rigs, "LL")
     fusing.force_gpu(monkeypatch.setattr)
     comm = vkpar.Communicator(devices, wire="f32", algorithm="direct")
-    with comm, model_of(comm, "llama", "tensor", (1, 1)) as model:
+    with comm, model_of(comm, name, "tensor", (1, 1)) as model:
         assert list(Generation(model, PROMPT, 3)) == added[:3]
         assert model.stats().fused == 2 * 2 * 2 * SMALL.layers
     for device in devices:
@@ -327,6 +342,97 @@ def test_gguf_files(rig: Rig, tmp_path: Path, kind: str) -> None:
     tiny.write_gguf(tmp_path / "m.gguf", config, tensors, kind)
     letters, mode = ("LL", "layer") if kind == "q8_0" else ("L", "single")
     check_file(rig, tmp_path / "m.gguf", config, dequantised(config, tensors, kind), letters, mode)
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "mode"),
+    [
+        ("q8_0", "qwen3moe", "tensor"),
+        ("q4_k", "qwen3moe", "layer"),
+        ("q4_k_m", "qwen3moe", "single"),
+        ("f16", "llama", "expert"),
+        pytest.param("q4_0", "llama", "expert", marks=RARE),
+        pytest.param("bf16", "qwen3moe", "row", marks=RARE),
+    ],
+)
+def test_gguf_files_of_mixtures(rig: Rig, tmp_path: Path, kind: str, family: str, mode: str) -> None:
+    """The experts of a block are one tensor, which is cut by their width, or dealt out."""
+    pytest.importorskip("gguf")
+    config = replace(CONFIGS["wide"], family=family, layers=1 + (mode == "layer"), experts=4, active=2)
+    tensors = tiny.weights(config, 2)
+    tiny.write_gguf(tmp_path / "m.gguf", config, tensors, kind)
+    held = dequantised(config, tensors, kind)
+    routers = naming.routers_of(config, naming.TRANSFORMERS)
+    held |= {name: tensors[name] for name in routers}
+    check_file(rig, tmp_path / "m.gguf", config, held, "LL", mode)
+
+
+def test_experts_of_folders_one_by_one_and_together(rig: Rig, tmp_path: Path) -> None:
+    """As transformers saves them, and as its fifth version holds them."""
+    pytest.importorskip("safetensors")
+    config, weights = CONFIGS["qwen3moe"], dict(weights_of("qwen3moe"))
+    tiny.write_folder(tmp_path, config)
+    value, bound = reference.bounded(config, tiny.weights(config), PROMPT)
+    with open_model(tmp_path) as file:
+        assert file.config == config
+        with file.load(rig("L", wire="f32"), mode="single", context=32) as model:
+            logits = model.prefill(PROMPT, logits=True)
+    assert logits is not None
+    assert (np.abs(logits - value) <= bound).all()
+    for block in range(config.layers):
+        own = f"model.layers.{block}.mlp.experts."
+        gate, up, down = (
+            np.stack([weights.pop(f"{own}{expert}.{part}_proj.weight") for expert in range(config.experts)])
+            for part in ("gate", "up", "down")
+        )
+        weights |= {f"{own}gate_up_proj": np.concatenate([gate, up], axis=1), f"{own}down_proj": down}
+    value, bound = reference.bounded(config, weights_of("qwen3moe"), PROMPT)
+    with Llama(config, weights, rig("L"), place(spec_of(config), "single", [Fraction(1)]), context=32) as model:
+        logits = model.prefill(PROMPT, logits=True)
+        assert logits is not None
+        assert (np.abs(logits - value) <= bound).all()
+
+
+def test_wrong_experts_are_named_before_anything_is_allocated(rig: Rig, tmp_path: Path) -> None:
+    comm = rig("L")
+    config, weights = CONFIGS["qwen3moe"], dict(weights_of("qwen3moe"))
+    placement, before = place(spec_of(config), "single", [Fraction(1)]), comm.devices[0].memory().arrays
+    name = "model.layers.1.mlp.experts.5.up_proj.weight"
+    for key, tensor, error, message in (
+        (name, None, InvalidUsageError, f"no tensor {name}"),
+        (name, np.zeros((16, 64), np.float32), InvalidUsageError, rf"{name} has shape \(16, 64\)"),
+        ("model.layers.0.mlp.gate.weight", np.zeros((9, 64), np.float32), InvalidUsageError, r"mlp\.gate\.weight has"),
+        (
+            "model.layers.0.mlp.experts.0.up_proj.bias",
+            np.zeros(32, np.float32),
+            UnsupportedError,
+            r"experts\.0\.up_proj\.bias",
+        ),
+        (
+            "model.layers.0.mlp.shared_expert.up_proj.weight",
+            np.zeros((8, 64), np.float32),
+            UnsupportedError,
+            "shared_expert",
+        ),
+    ):
+        given = {key_: value for key_, value in weights.items() if key_ != key}
+        given |= {} if tensor is None else {key: tensor}
+        with pytest.raises(error, match=message):
+            Llama(config, given, comm, placement)
+    assert comm.devices[0].memory().arrays == before
+    pytest.importorskip("safetensors")
+    tiny.write_folder(tmp_path, config)
+    found = (tmp_path / "config.json").read_text()
+    for old, new, wrong, message in (
+        ('"num_experts_per_tok": 3', '"num_experts_per_tok": 9', InvalidUsageError, "is 9, and there are 8 experts"),
+        ('"num_experts_per_tok": 3', '"num_experts_per_tok": 0', InvalidUsageError, "num_experts_per_tok"),
+        ('"num_local_experts": 8', '"num_local_experts": "8"', InvalidUsageError, "num_local_experts"),
+        ("{", '{"mlp_only_layers": [1],', UnsupportedError, "mlp_only_layers of "),
+        ("{", '{"decoder_sparse_step": 2,', UnsupportedError, "decoder_sparse_step of 2"),
+    ):
+        (tmp_path / "config.json").write_text(found.replace(old, new, 1))
+        with pytest.raises(wrong, match=message):
+            open_model(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["q8_0", *(pytest.param(kind, marks=RARE) for kind in ("q4_0", "q5_0", "q4_k_m"))])

@@ -28,7 +28,7 @@ from vkpar.parallel.models import Bert, encoding, nearest, open_encoder
 from vkpar.parallel.models.bert_config import BertConfig, of_block, of_json, read_folder
 from vkpar.parallel.models.naming import bias_of
 from vkpar.parallel.plan.placing import MODES, place
-from vkpar.parallel.plan.spec import spec_of
+from vkpar.parallel.plan.sources import spec_of
 
 ROOT = Path(__file__).resolve().parents[2]
 Rig = Callable[..., vkpar.Communicator]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import vkpar
 from vkpar.parallel.models import Llama, prompts, tiny
 from vkpar.parallel.plan.placing import place
-from vkpar.parallel.plan.spec import spec_of
+from vkpar.parallel.plan.sources import spec_of
 from vkpar.timeouts import Deadline
 
 pytestmark = pytest.mark.rig

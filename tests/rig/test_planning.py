@@ -255,7 +255,7 @@ def test_memory_is_what_was_planned(
     config = of_shape(shape, 512, rows)
     config = replace(config, window=9) if family == "window" else replace(config, family=family or "llama")
     made = weights(config, kind)
-    spec = replace(spec_of(config, weights=kind), table=kind, cache=cache_type(made, comm.devices))
+    spec = replace(spec_of(config, weights=kind), table=kind, cache=cache_type(config, made, comm.devices))
     found = plan(spec, comm, mode=mode, ratios=ratios, context=rows, strict=True)
     before = arrays_of(comm)
     with Llama(config, made, comm, found.placement, context=rows, batch=rows) as model:
@@ -282,7 +282,7 @@ def test_memory_is_what_was_planned(
 def test_a_rank_without_heads_takes_no_memory_of_quantised_weights(rig: Open, mode: str) -> None:
     comm, config = rig("LLL"), of_shape(Shape(2, 256, 512, 8, 4, 32), 512, 96)
     spec = replace(
-        spec_of(config, weights="q8_0"), table="q8_0", cache=cache_type(weights(config, "q8_0"), comm.devices)
+        spec_of(config, weights="q8_0"), table="q8_0", cache=cache_type(config, weights(config, "q8_0"), comm.devices)
     )
     found = plan(spec, comm, mode=mode, ratios=(1, 0, 1), context=96)
     assert found.memory[1].weights < found.memory[0].weights

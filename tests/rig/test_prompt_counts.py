@@ -17,7 +17,7 @@ from vkpar.ops.quantized import scratch
 from vkpar.parallel.models import Llama
 from vkpar.parallel.plan.placing import place
 from vkpar.parallel.plan.scratch import batch_of, captured_on, piece_rows
-from vkpar.parallel.plan.spec import spec_of
+from vkpar.parallel.plan.sources import spec_of
 
 ways = importlib.import_module("vkpar.ops.matmul.ways")
 pytestmark = pytest.mark.rig

@@ -23,7 +23,7 @@ from vkpar.parallel.models import BertConfig, Sampling, bert_config, naming, par
 from vkpar.parallel.models import config as configs
 from vkpar.parallel.models.generating import room_for
 from vkpar.parallel.plan.placing import place
-from vkpar.parallel.plan.spec import spec_of
+from vkpar.parallel.plan.sources import spec_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "generate.py"
 TEXT = "Sums of tensors over devices of any vendors.\nThe sum of 12 and 345 is 357; it's héllo, wörld!\n" * 8
@@ -159,8 +159,24 @@ def test_metadata_of_gguf_files() -> None:
         configs.of_gguf({"general.architecture": "bert"}, "it", 128, tied=False)
     with pytest.raises(UnsupportedError, match=r"rope\.dimension_count of 8"):
         configs.of_gguf({**given, "llama.rope.dimension_count": 8}, "it", 128, tied=False)
-    with pytest.raises(UnsupportedError, match=r"llama\.expert_count of 8"):
-        configs.of_gguf({**given, "llama.expert_count": 8}, "it", 128, tied=False)
+    for metadata, error, message in (
+        ({"expert_count": 8}, InvalidUsageError, r"llama\.expert_used_count\) is a whole number from 1"),
+        ({"expert_count": 8, "expert_used_count": 9}, InvalidUsageError, r"expert_used_count is 9, and there are 8"),
+        (
+            {"expert_count": 8, "expert_used_count": 2, "expert_shared_count": 1},
+            UnsupportedError,
+            r"expert_shared_count of 1",
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            configs.of_gguf(
+                {**given, **{f"llama.{key}": value for key, value in metadata.items()}}, "it", 128, tied=False
+            )
+    mixture = {**given, "llama.expert_count": 8, "llama.expert_used_count": 2}
+    assert configs.of_gguf(mixture, "it", 128, tied=False) == replace(found, experts=8, active=2)
+    dense = {key.replace("llama.", "qwen3."): value for key, value in mixture.items()}
+    with pytest.raises(UnsupportedError, match=r"qwen3\.expert_count of 8"):
+        configs.of_gguf({**dense, "general.architecture": "qwen3"}, "it", 128, tied=False)
     divided = configs.of_gguf(given, "it", 128, tied=False, divisors=[1.0] * 8)
     assert divided.scaling == (1.0,) * 8
 

@@ -42,6 +42,16 @@ class Scales(NamedTuple):
     scales_first: int
 
 
+class Chosen(NamedTuple):
+    """Experts of the second operand, ``each`` of which a row takes."""
+
+    each: int
+    first: int
+    experts: int
+    rows: int
+    choice_first: int
+
+
 class Norm(NamedTuple):
     """A norm that the product makes on the way."""
 

@@ -203,7 +203,8 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
 def _rows(report: Report, devices: Sequence[Device]) -> Iterator[Row]:
     options = report.options
     made = weights(report.model, options.weights)
-    spec = ModelFile(Path(), report.model, Weights("made up", [], made, {})).spec(cache_type(made, devices))
+    kept = cache_type(report.model, made, devices)
+    spec = ModelFile(Path(), report.model, Weights("made up", [], made, {})).spec(kept)
     for wire in options.wires:
         with Communicator(devices, wire=wire) as comm:
             for ratios in options.ratios:
@@ -269,7 +270,7 @@ def _split(
 
 def _halves(model: Llama, options: Options) -> tuple[str, ...]:
     """Return how a split's prompts are run: as asked for where ranks sum, else in one way."""
-    sums = model.placement.mode == "tensor" and model.comm.nranks > 1
+    sums = two_halves.possible(model.placement.mode, model.comm.nranks)
     return options.halves if sums else (two_halves.OFF,)
 
 

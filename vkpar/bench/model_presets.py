@@ -24,4 +24,5 @@ MODELS: Final = {
         sliding=tuple(block % 6 != 5 for block in range(18)),
         local_theta=1e4,
     ),
+    "30b-a3b": Config("qwen3moe", 48, 2048, 768, 32, 4, 128, 151_936, 40_960, 1e-6, 1e6, experts=128, active=8),
 }

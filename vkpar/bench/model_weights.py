@@ -45,19 +45,20 @@ def weights(config: Config, kind: str) -> dict[str, LazyTensor]:
         InvalidUsageError: rows that the kind's blocks do not divide.
     """
     made: dict[str, LazyTensor] = {}
+    routers = naming.routers_of(config, naming.TRANSFORMERS)
     for name, shape in naming.shapes(config, naming.TRANSFORMERS):
         plain = len(shape) == 1
-        own_kind = kind if plain else tiny.kind_in(kind, config, name, shape[-1])
+        floats = plain or name in routers
+        own_kind = "float32" if floats else tiny.kind_in(kind, config, name, shape[-1])
         form = QUANTISED.get(own_kind)
-        if form is not None and not plain and shape[1] % form.block:
+        if form is not None and shape[1] % form.block:
             raise InvalidUsageError(
                 f"rows of {shape[1]} weights are no multiple of the {form.block} of {own_kind}'s blocks"
             )
         drawn = _ones(shape[0]) if plain else _drawn(own_kind, shape[1])
-        stored = "float32" if plain or form is not None else own_kind
-        own = None if plain else form
-        nbytes = int(np.prod(shape)) * (4 if plain else dtypes.resolve(stored).itemsize)
-        made[name] = _Repeated(name, shape, dtypes.resolve(stored), own, nbytes, "made up", drawn.__array__)
+        stored = own_kind if form is None else "float32"
+        nbytes = int(np.prod(shape)) * dtypes.resolve(stored).itemsize
+        made[name] = _Repeated(name, shape, dtypes.resolve(stored), form, nbytes, "made up", drawn.__array__)
     return made
 
 

@@ -36,6 +36,7 @@ _SENDING: Final = (
         for kind in MODULES
         for how in ("alone", "subgroups")
     }
+    | {f"expert_few{kind}": f"expert_few_send{kind}" for kind in ("", *(f"_quantized_{kind}" for kind in MODULES))}
 )
 _SHARED: Final = 33 << 10  # bytes that a work-group of the large kernel's variant shares
 _ADD: Final = "add_f32_f32"

@@ -12,19 +12,23 @@ from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.files.weights import Weights, open_weights
 from vkpar.parallel.layers.attention import KVCache, ParallelAttention
 from vkpar.parallel.layers.embedding import ParallelEmbedding
+from vkpar.parallel.layers.experts import Experts, MixtureOfExperts
 from vkpar.parallel.layers.feedforward import ParallelMLP
 from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import RMSNorm
 from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.report import Plan
-from vkpar.parallel.plan.spec import ModelSpec, spec_of
+from vkpar.parallel.plan.sources import spec_of
+from vkpar.parallel.plan.spec import ModelSpec
 
 __all__ = [
     "Column",
     "ColumnParallelLinear",
+    "Experts",
     "KVCache",
     "LazyTensor",
     "Mirrored",
+    "MixtureOfExperts",
     "ModelSpec",
     "Modules",
     "Only",

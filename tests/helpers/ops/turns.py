@@ -66,6 +66,21 @@ def _combine(sent: Sent) -> int:
     return 2 * loop(-(-splits // threads)) + 2 * loop(splits) + loop(-(-splits // slices)) + loop(slices)
 
 
+def _routed(sent: Sent) -> int:
+    """shaders/expert_route.comp: a lane's logits, their places among all, the sum of all, and what a lane stores."""
+    experts, each = sent.told("experts", "each")
+    lanes = -(-experts // 128)
+    return loop(lanes) + loop(lanes, loop(experts)) + loop(experts) + loop(-(-each // 128))
+
+
+def _grouped(sent: Sent) -> int:
+    """shaders/expert_groups.comp: a lane's experts, its pairs twice, all experts, and what it stores of tiles."""
+    pairs, experts, tiles, tile = sent.told("pairs", "experts", "tiles", "tile")
+    each = -(-pairs // 256)
+    stored = loop(-(-tiles // 256)) * 2 + loop(-(-tile // 256) + 1)
+    return 2 * loop(each) + loop(8) + loop(-(-experts // 256)) + loop(experts) + stored
+
+
 def _rows(sent: Sent) -> int:
     """Kernels of rows that are read again (shaders/common/rows.glsl): loops over the row, others over lanes."""
     reads, trees = next(counts for name, counts in ROWS.items() if re.match(name, sent.name))
@@ -109,13 +124,17 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"quantized_pack_": (2, 2 * loop(8)),
     r"scan$": (1, loop(8)),
     r"sort$": (6, 2 * loop(16) + 3 * loop(8) + loop(8)),
+    r"expert_route$": (6, _routed),
+    r"expert_groups$": (8, _grouped),
+    r"expert_product": (4, lambda sent: 3 * _over_k(sent, 4)),  # and, within, over the fours of a chunk
+    r"expert_sum$": (1, lambda sent: loop(*sent.told("each"), _LEFT)),
     r"add_": (2, 2 * _LEFT),
     r"wire_(reduce|forward)_(cpu|texel)_": (16, _BLOCK),
 }
 ELSEWHERE = {"each_": "tests/unit/test_expressions.py", "reduce_": "tests/device/test_reductions.py"}
 # Those of GPUs alone. What CPU drivers take: vkpar/ops/matmul/dense.py, attention_kernels.py, rows.py, comm/wires.py.
 _OF_GPUS = re.compile(
-    r"matmul_(tiled|coop)|matvec_(?!lanes|steps)|attention_(rows|tiled|warps|cores)|quantized_(matvec|dots|cores)"
+    r"matmul_(tiled|coop)|matvec_(?!lanes|steps)|attention_(rows|tiled|warps|cores)|quantized_(matvec|dots|cores)|expert_(few|cores)"
     r"|wire_\w+_gpu_|wire_gather_|norm_gather_|(softmax|norm)_\w+_kept$|carry$"
 )
 

@@ -7,7 +7,7 @@ import struct
 from importlib import resources
 from typing import Any
 
-from vkpar.abi import arrays, attention, elementwise, matmul, reduce, rows, wire
+from vkpar.abi import arrays, attention, elementwise, experts, matmul, reduce, rows, wire
 from vkpar.abi.words import members
 
 _NAME, _MEMBER_NAME, _DECORATE, _TYPE_POINTER, _VARIABLE = 5, 6, 71, 32, 59
@@ -25,10 +25,14 @@ GENERATED = "each_"
 PACKS_HALVES = 2046
 
 _ON_GPUS = (matmul.Product, matmul.Forms)
+_OF_EXPERTS = (*_ON_GPUS, matmul.Scales, matmul.Chosen)
 _OF_CONSTANTS = (matmul.Operands, matmul.RowsShape, matmul.Turned, matmul.Follows)
 _OF_TILES = (matmul.Operands, matmul.CoresShape, matmul.Turned, matmul.Follows, matmul.CoresTail)
 _OF_STREAMS = (matmul.Operands, matmul.StreamShape, matmul.Turned, matmul.Follows, matmul.StreamTail)
 _OF_BLOCKS = (matmul.Operands, matmul.QuantizedShape, matmul.Turned, matmul.Follows, matmul.PassesTail, matmul.FoldTail)
+
+# In whose place kernels that several kinds of blocks share are told the kind.
+_TOLD = {matmul.Operands: matmul.BlockOperands, experts.GroupedConstants: experts.BlockGroupedConstants}
 
 # By kernels' names, the first that fits: the sections of the push block, and of the specialization constants.
 BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
@@ -66,6 +70,13 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     r"quantized_(dots|matvec)_": ((*_ON_GPUS, matmul.Scales), (*_OF_BLOCKS, matmul.DotsTail)),
     r"quantized_pack_": ((arrays.Pack,), (arrays.PackConstants,)),
     r"quantized_unpack_": ((arrays.Unpack,), (arrays.UnpackConstants,)),
+    r"expert_few_folded": ((*_OF_EXPERTS, matmul.Norm), _OF_BLOCKS),
+    r"expert_few_send_": ((*_OF_EXPERTS, matmul.Send), _OF_BLOCKS),
+    r"expert_few": (_OF_EXPERTS, _OF_BLOCKS),
+    r"expert_(product|cores)": ((experts.Grouped,), (experts.GroupedConstants,)),
+    r"expert_route$": ((experts.Route,), (experts.RouteConstants,)),
+    r"expert_groups$": ((experts.Groups,), (experts.GroupsConstants,)),
+    r"expert_sum$": ((experts.Sum,), (experts.SumConstants,)),
     r"region_": ((arrays.Region,), (arrays.RegionConstants,)),
     r"take_": ((arrays.Take,), ()),
     r"random_": ((arrays.Random,), (arrays.RandomConstants,)),
@@ -150,7 +161,7 @@ def sections_of(name: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the sections of a kernel's push block, and those of its specialization constants."""
     push, constants = next(found for pattern, found in BLOCKS.items() if re.match(pattern, name))
     if "_mixed" in name:  # these are told the kind of blocks
-        constants = tuple(matmul.BlockOperands if each is matmul.Operands else each for each in constants)
+        constants = tuple(_TOLD.get(each, each) for each in constants)
     return push, constants
 
 

@@ -54,6 +54,7 @@ class Reference:
         self.tensors = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
         self.caches: list[tuple[F64, F64] | None] = [None] * config.layers
         self.position = 0
+        self.closest = math.inf  # by how much the last expert that a row took led the next one
         self._signs = None if seed is None else np.random.default_rng(seed)
 
     def off(self, value: F64, error: Any) -> F64:
@@ -66,14 +67,18 @@ class Reference:
         weight = self.tensors[name]
         x = self.halved(x)
         size = np.abs(x) @ np.abs(weight).T
-        result = self.off(x @ weight.T, gamma(weight.shape[1] + 2) * size)
-        if ranks > 1:
-            rounding = wire_of(self.wire)
-            growth = ((1 + rounding.relative) * (1 + U)) ** ranks
-            block = growth * math.expm1(ranks * math.log1p(rounding.block)) * size.max(initial=0)
-            result = self.off(result, (growth - 1) * size + block)
+        result = self.summed(self.off(x @ weight.T, gamma(weight.shape[1] + 2) * size), size, ranks)
         bias = self.tensors.get(name.removesuffix("weight") + "bias")
         return result if bias is None else self.rounded(result + bias)
+
+    def summed(self, value: F64, size: F64, ranks: int) -> F64:
+        """A sum over ranks of terms of that size."""
+        if ranks == 1:
+            return value
+        rounding = wire_of(self.wire)
+        growth = ((1 + rounding.relative) * (1 + U)) ** ranks
+        block = growth * math.expm1(ranks * math.log1p(rounding.block)) * size.max(initial=0)
+        return self.off(value, (growth - 1) * size + block)
 
     def halved(self, x: F64) -> F64:
         """``x`` as it is stored between products and attention."""
@@ -147,6 +152,43 @@ class Reference:
         chances = weights / weights.sum(axis=-1, keepdims=True)
         return self.off(chances @ values, gamma(2 * s + 4) * (chances @ np.abs(values)))
 
+    def gated(self, x: F64, names: Sequence[str]) -> F64:
+        """What goes into the last product of a feed-forward block."""
+        gate, up = (self.product(x, name) for name in names)
+        return self.gate(gate) * up
+
+    def feed_forward(self, x: F64, own: str) -> F64:
+        """A feed-forward block without experts."""
+        inner = self.gated(x, [f"{own}mlp.{name}_proj.weight" for name in ("gate", "up")])
+        return self.product(inner, own + "mlp.down_proj.weight", self.ranks)
+
+    def mixture(self, x: F64, own: str) -> F64:
+        """A mixture of experts: the likeliest ones of each row, the first of equals, weighed and added up."""
+        config = self.config
+        sparse = "block_sparse_moe" if config.family == "llama" else "mlp"
+        names = ("w1", "w3", "w2") if config.family == "llama" else ("gate_proj", "up_proj", "down_proj")
+        kept, self.inputs = self.inputs, 0.0  # the router takes rows as they are
+        logits = self.product(x, f"{own}{sparse}.gate.weight")
+        self.inputs = kept
+        taken = np.argsort(-logits, axis=1, kind="stable")[:, : config.active]
+        self.closest = min(self.closest, _gap(logits, config.active))
+        depth = logits.max(axis=1, keepdims=True) - logits
+        shares = np.exp(-depth)
+        shares = self.off(shares, (3 + 3 * depth) * U * shares)
+        whole = np.take_along_axis(shares, taken, 1) if config.normed else shares
+        shares = self.rounded(shares / whole.sum(axis=1, keepdims=True), config.experts + 3)
+        total, size = np.zeros_like(x), np.zeros_like(x)
+        for expert in range(config.experts):
+            rows = np.flatnonzero((taken == expert).any(axis=1))
+            if rows.size:
+                first, second, last = (f"{own}{sparse}.experts.{expert}.{name}.weight" for name in names)
+                inner = self.gated(x[rows], (first, second))
+                weight = shares[rows, expert][:, None]
+                total[rows] += weight * self.product(inner, last)
+                size[rows] += weight * (np.abs(inner) @ np.abs(self.tensors[last]).T)
+        total = self.off(total, gamma(config.active + 2) * size)
+        return self.summed(total, size, self.ranks)
+
     def logits(self, tokens: Sequence[int]) -> F64:
         """Go on with ``tokens``; return (T, vocabulary)."""
         config = self.config
@@ -172,12 +214,17 @@ class Reference:
             made = self.product(mixed, own + "self_attn.o_proj.weight", self.ranks)
             x = self.rounded(x + self.after(made, names.get("attention.post", "").format(block)))
             normed = self.norm(x, names["forward.norm"].format(block))
-            gate, up = (self.product(normed, f"{own}mlp.{name}_proj.weight") for name in ("gate", "up"))
-            made = self.product(self.gate(gate) * up, own + "mlp.down_proj.weight", self.ranks)
+            made = self.mixture(normed, own) if config.experts else self.feed_forward(normed, own)
             x = self.rounded(x + self.after(made, names.get("forward.post", "").format(block)))
         self.position += len(tokens)
         normed = self.norm(x, "model.norm.weight")
         return self.product(normed, "model.embed_tokens.weight" if config.tied else "lm_head.weight")
+
+
+def _gap(logits: F64, active: int) -> float:
+    """By how much the last column that is taken leads the next one."""
+    ordered = -np.sort(-logits, axis=1)
+    return math.inf if active == logits.shape[1] else float((ordered[:, active - 1] - ordered[:, active]).min())
 
 
 def inverse_frequencies(config: Config, block: int = 0) -> F64:

@@ -23,34 +23,8 @@ from vkpar.ops.tiles.matvec import MOST_ROWS
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.cut.sharding import shard
 from vkpar.parallel.cut.split import Split
-from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, filled, missing, present, there
-
-
-def moved(x: Parts, comm: Communicator, rank: int) -> Parts:
-    """Return an array that one rank has on another one alone."""
-    source = _only(x)
-    return x if source == rank else carried(x, comm, source, rank, there(x, source).shape)
-
-
-def carried(x: Parts, comm: Communicator, source: int, rank: int, shape: tuple[int, ...]) -> Parts:
-    """Return what the rank ``source`` has, float32 of ``shape``, on another one alone; either may live elsewhere.
-
-    A process that has neither does nothing but the call.
-    """
-    made: Parts = [None] * comm.nranks
-    given, device = x[source], rig.devices(comm)[rank]
-    if device is not None:
-        made[rank] = device.empty(shape, "float32" if given is None else given.dtype)
-    ends = source if given is None else given, rank if device is None else there(made, rank)
-    comm.send_recv([] if isinstance(ends[0], int) and isinstance(ends[1], int) else [ends])
-    return made
-
-
-def _only(x: Inputs) -> int:
-    ranks = present(x)
-    if len(ranks) != 1:
-        raise InvalidUsageError(f"the array is on the ranks {ranks}; one rank alone is to have it")
-    return ranks[0]
+from vkpar.parallel.layers.moving import only, sent
+from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, filled, missing, present, there
 
 
 class Linear(NamedTuple):
@@ -176,10 +150,10 @@ class ColumnParallelLinear:
         if self.gathers and activation is not None:
             raise InvalidUsageError("columns that are gathered have no activation")
         comm, ranks = self.linear.comm, present(self.weight.parts)
-        given = _sent(x, comm, self.weight.holders)
+        given = sent(x, comm, self.weight.holders)
         made: Parts = [None] * comm.nranks
         if self.gathers and len(present(x)) == 1:
-            return self._gathered(given, _only(x), made)
+            return self._gathered(given, only(x), made)
         for rank in ranks:
             made[rank] = self.linear.on(rank, given[rank], activation=activation)
         if not self.gathers:
@@ -226,28 +200,6 @@ class ColumnParallelLinear:
                 found.append((start + low, start + high))
             start += segment.size
         return found
-
-
-def _sent(x: Inputs, comm: Communicator, ranks: Sequence[int]) -> Inputs:
-    """Return ``x`` with copies on those of ``ranks`` that have none."""
-    if len(x) != comm.nranks or not (present(x) or len(comm.devices) < comm.nranks):
-        raise InvalidUsageError(
-            f"a layer takes an array or None of each of {comm.nranks} ranks, and one array at least"
-        )
-    lacking = [rank for rank in ranks if x[rank] is None and rank in comm.local_ranks]
-    if not lacking:
-        return x
-    if len(comm.devices) < comm.nranks:
-        raise UnsupportedError("over several processes, layers take inputs that lie on every rank that holds a part")
-    whole = arrays_of(x)
-    source = whole[present(x)[0]]
-    assert source is not None
-    pairs = []
-    for rank in lacking:
-        whole[rank] = target = comm.devices[rank].empty(source.shape, source.dtype)
-        pairs.append((source, target))
-    comm.send_recv(pairs)
-    return whole
 
 
 class RowParallelLinear:
@@ -326,7 +278,7 @@ class RowParallelLinear:
             return self._local(x, residual, norm, post)
         if len(targets) < comm.nranks:
             raise InvalidUsageError(f"a sum over the ranks goes to all of them; the residual is on {targets} alone")
-        return joined(self.summed(x, None if residual is None else _rows_of(residual)), residual, norm, post)
+        return joined(self.summed(x, None if residual is None else rows_of(residual)), residual, norm, post)
 
     def _targets_of(self, residual: Parts | None) -> list[int]:
         """Return the ranks that are to have the results, those of other processes included."""
@@ -349,7 +301,7 @@ class RowParallelLinear:
         sums: Parts = [None] * comm.nranks
         for rank in present(self.weight.parts):
             sums[rank] = self.linear.on(rank, there(x, rank))
-        whole = filled(rig.devices(comm), sums, (_rows_of(x) if rows is None else rows, self.weight.shape[0]))
+        whole = filled(rig.devices(comm), sums, (rows_of(x) if rows is None else rows, self.weight.shape[0]))
         if len(self.weight.holders) < comm.nranks:
             comm.all_reduce(rig.own(comm, sums), out=rig.own(comm, whole))
         else:
@@ -369,7 +321,8 @@ class RowParallelLinear:
         return made, made if norm is None else norm.before(made)
 
 
-def _rows_of(x: Parts) -> int:
+def rows_of(x: Inputs) -> int:
+    """Return how many rows the ranks of this process have; raises UnsupportedError where none has any."""
     found = next((part.shape[0] for part in x if part is not None), None)
     if found is None:
         raise UnsupportedError("no rank of this process has a part of the weight: how many rows there are is not known")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
-from vkpar.parallel.cut.sharded import Sharded
+from vkpar.ops.experts.products import Stack
+from vkpar.ops.experts.routing import Span
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.layers.attention import ParallelAttention
 from vkpar.parallel.layers.embedding import ParallelEmbedding
+from vkpar.parallel.layers.experts import Experts, MixtureOfExperts
 from vkpar.parallel.layers.feedforward import ParallelMLP
 from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import RMSNorm
@@ -32,7 +35,7 @@ class DecoderBlock(NamedTuple):
     attention_norm: RMSNorm
     attention: ParallelAttention
     forward_norm: RMSNorm
-    forward: ParallelMLP
+    forward: ParallelMLP | MixtureOfExperts
 
 
 class Builder(loading.Taking):
@@ -55,8 +58,10 @@ class Builder(loading.Taking):
     def quantized(self) -> bool:
         """True where some weights of blocks lie on the devices in quantised blocks."""
         names = self._names
-        parts = [f"attention.{part}" for part in "qkvo"] + [f"forward.{part}" for part in ("gate", "up", "down")]
-        tensors = (self._tensors[names.of_block(part, block)] for part in parts for block in range(self._config.layers))
+        config, parts = self._config, [f"attention.{part}" for part in "qkvo"]
+        if not config.experts:  # products by the matrices of experts take their blocks as they are
+            parts += [f"forward.{part}" for part in ("gate", "up", "down")]
+        tensors = (self._tensors[names.of_block(part, block)] for part in parts for block in range(config.layers))
         return unpacks_some(loading.kind_of(tensor, self._dtype) for tensor in tensors)
 
     @property
@@ -76,6 +81,11 @@ class Builder(loading.Taking):
         super().__init__(tensors, comm.nranks, progress)
         self._config, self._comm, self._placement = config, comm, placement
         self._names, self._dtype, self._inputs = naming.of(tensors).of_family(config.differs), dtype, inputs
+
+    def nbytes(self) -> list[int]:
+        """Return the bytes of weights by rank, of all processes; these call it together."""
+        held = rig.gathered(self._comm, "the bytes of weights", lambda: self.held)
+        return [sum(each) for each in zip(*held, strict=True)]
 
     def embedding(self) -> ParallelEmbedding:
         """Return the embedding table."""
@@ -105,7 +115,7 @@ class Builder(loading.Taking):
         """Return the output layer, which is the table where they are tied and lie alike."""
         placement, config = self._placement, self._config
         if config.tied and placement.outputs == placement.table:
-            inputs = self._inputs_of(embedding.weight)
+            inputs = self._inputs_of(str(embedding.weight.dtype))
             return ColumnParallelLinear(embedding.weight, comm=self._comm, inputs=inputs)
         name = self._names.embedding if config.tied else self._names.output
         return self._column([WeightRows(self._tensor(name), _ranges(placement.outputs))], [None], whole=True)
@@ -136,11 +146,65 @@ class Builder(loading.Taking):
             windowed=config.slides(number),
             post=post[0],
         )
-        gate_up = self._columns([name("forward.gate"), name("forward.up")], [_ranges(inner)] * 2)
-        down = self._rows(name("forward.down"), inner, ranks)
-        forward = ParallelMLP(gate_up, down, gate=config.differs.gate, post=post[1])
+        forward: ParallelMLP | MixtureOfExperts
+        if config.experts:
+            forward = self._mixture(number, post[1])
+        else:
+            gate_up = self._columns([name("forward.gate"), name("forward.up")], [_ranges(inner)] * 2)
+            down = self._rows(name("forward.down"), inner, ranks)
+            forward = ParallelMLP(gate_up, down, gate=config.differs.gate, post=post[1])
         norms = [self._norm(name(part), ranks) for part in ("attention.norm", "forward.norm")]
         return DecoderBlock(ranks, norms[0], attention, norms[1], forward)
+
+    def _mixture(self, number: int, post: RMSNorm | None) -> MixtureOfExperts:
+        """Return the experts of a block; ``post``: a norm of their results."""
+        config, comm, placement = self._config, self._comm, self._placement
+        spans, widths = placement.of_experts(number, config.experts, config.intermediate)
+        layout = naming.experts_of(config, self._tensors, self._names)
+        tensors: dict[str, LazyTensor] = {}
+
+        def rows(part: str, expert: int) -> WeightRows:
+            """Return what ranks have of an expert's matrix, which may lie among others in a tensor."""
+            name = layout.name(part, number, expert)
+            if name not in tensors:
+                found = self._tensor(name)
+                tensors[name] = replace(found, shape=(math.prod(found.shape[:-1]), found.shape[-1]))
+            first = layout.row(part, expert, config.intermediate, config.hidden)
+            cut = [(0, config.hidden)] * comm.nranks if part == "down" else widths
+            taken = [
+                (first + start, first + stop) if low <= expert < high else (0, 0)
+                for (low, high), (start, stop) in zip(spans, cut, strict=True)
+            ]
+            return WeightRows(tensors[name], taken, widths if part == "down" else None)
+
+        def stacks(*parts: str) -> list[Stack | None]:
+            """Return matrices of all experts by rank, those of several parts one after the other for each expert."""
+            pieces = [rows(part, expert) for expert in range(config.experts) for part in parts]
+            _, made = loading.by_rank(comm, pieces, self._dtype)
+            self._counted(made)
+            return [
+                None if part is None else Stack(part, Span(low, high - low))
+                for part, (low, high) in zip(made, spans, strict=True)
+            ]
+
+        kinds = [loading.kind_of(self._tensors[layout.name(part, number)], self._dtype) for part in ("gate", "up")]
+        wide = [stacks("gate", "up")] if kinds[0] == kinds[1] else [stacks("gate"), stacks("up")]
+        down = stacks("down")
+        gates = [tuple(stack for stack in own if stack is not None) for own in zip(*wide, strict=True)]
+        experts = [None if back is None else Experts(own, back) for own, back in zip(gates, down, strict=True)]
+        router = self._tensor(layout.router.format(number))
+        made = MixtureOfExperts(
+            router,
+            experts,
+            comm=comm,
+            active=config.active,
+            normed=config.normed,
+            ranks=placement.streams[number],
+            inputs=self._inputs_of(kinds[0]),
+            post=post,
+        )
+        self._counted(made.router)
+        return made
 
     def _head_norms(self, number: int) -> tuple[RMSNorm, RMSNorm]:
         """Return the norms of queries and keys, on the ranks that have heads."""
@@ -183,15 +247,14 @@ class Builder(loading.Taking):
         weight = loading.stacked(comm, rows, self._dtype)
         self._counted(weight.parts)
         self._counted([] if bias is None else bias.parts)
-        inputs = self._inputs_of(weight)
+        inputs = self._inputs_of(str(weight.dtype))
         results = inputs if halves and inputs is not None else "float32"
         return ColumnParallelLinear(weight, bias, comm=comm, gather_output=gathers, inputs=inputs, results=results)
 
-    def _inputs_of(self, weight: Sharded) -> str | None:
-        """Return what the inputs of a weight are rounded to."""
+    def _inputs_of(self, kind: str) -> str | None:
+        """Return what the inputs of a weight of a kind are rounded to."""
         if self._inputs != "auto":
             return None if self._inputs == "float32" else self._inputs
-        kind = str(weight.dtype)
         halves = kind != "bfloat16" and loading.in_halves(kind, rig.everywhere(self._comm))
         return "float16" if halves else None
 
@@ -204,7 +267,7 @@ class Builder(loading.Taking):
         self._tensor(name)
         weight = loading.cut_columns(comm, tensor, split, self._dtype)
         self._counted(weight.parts)
-        return RowParallelLinear(weight, bias, comm=comm, inputs=self._inputs_of(weight), targets=ranks)
+        return RowParallelLinear(weight, bias, comm=comm, inputs=self._inputs_of(str(weight.dtype)), targets=ranks)
 
 
 def _ranges(split: Split) -> list[tuple[int, int]]:

@@ -15,20 +15,24 @@ import numpy.typing as npt
 from vkpar.errors import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.parallel.files.mapped import small
 from vkpar.parallel.models import special_tokens
-from vkpar.parallel.models.families import gemma3
+from vkpar.parallel.models.families import gemma3, mixtures
 from vkpar.parallel.models.families.family import Family
 from vkpar.parallel.models.families.values import Scaling, get, scaling_of
-from vkpar.parallel.plan.spec import check_size, is_positive, is_true, of_all_layers
+from vkpar.parallel.plan.sources import of_all_layers
+from vkpar.parallel.plan.spec import check_size, is_positive, is_true
 
 FAMILIES: Final = {
     "llama": Family(style="llama"),
     "qwen2": Family(biased=True),
     "qwen3": Family(head_norms=True),
+    "qwen3moe": Family(head_norms=True, mixture=True),
     "gemma3": gemma3.FAMILY,
 }
 _KNOWN: Final = " and ".join((", ".join(list(FAMILIES)[:-1]), list(FAMILIES)[-1]))
-_TYPES: Final = dict.fromkeys(gemma3.TYPES, "gemma3")  # of families that a config.json calls otherwise
 _MISTRAL: Final = "mistral"  # of Llama's shape; GGUF files say "llama"
+_MIXTRAL: Final = "mixtral"  # the same, with experts
+# Of families that a config.json calls otherwise.
+_TYPES: Final = {_MISTRAL: "llama", _MIXTRAL: "llama", "qwen3_moe": "qwen3moe", **dict.fromkeys(gemma3.TYPES, "gemma3")}
 _MISTRAL_WINDOW: Final = 4096  # tokens, where a configuration has no word on it
 _QUANTISED: Final = ("quantization_config", "compression_config", "quantization")  # transformers, its past, MLX
 _HOW: Final = ("quant_method", "quant_algo", "format", "mode")
@@ -58,6 +62,9 @@ class Config:
         sliding: by block whether it has the window; none where all have it.
         local_theta: base of the rotary embedding in blocks with the window; None where it is the same.
         scale: of the scores; None for the root of a head's width, inverted.
+        experts: of each feed-forward block, which ``intermediate`` is the width of one of; 0 for none. A token takes
+            ``active`` of them.
+        normed: the weights of the experts that a token takes add up to 1; else they are shares of the softmax over all.
 
     Examples:
         >>> from vkpar.parallel.models import open_model
@@ -86,6 +93,9 @@ class Config:
     sliding: tuple[bool, ...] = ()
     local_theta: float | None = None
     scale: float | None = None
+    experts: int = 0
+    active: int = 0
+    normed: bool = True
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -96,12 +106,14 @@ class Config:
             check_size("window", self.window)
         if self.sliding and len(self.sliding) != self.layers:
             raise InvalidUsageError(f"{len(self.sliding)} blocks with or without a window of {self.layers}")
+        mixtures.check(self.experts, self.active, least=int(FAMILIES[self.family].mixture))
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
         if self.head_dim % 2:
             raise InvalidUsageError(f"a head of {self.head_dim} elements has no pairs that could be turned")
-        for name in ("epsilon", "theta", "local_theta", "scale"):
-            if getattr(self, name) is not None and not is_positive(getattr(self, name)):
+        given = [name for name in ("local_theta", "scale") if getattr(self, name) is not None]
+        for name in ("epsilon", "theta", *given):
+            if not is_positive(getattr(self, name)):
                 raise InvalidUsageError(f"the model's {name} is a number above 0, not {getattr(self, name)!r}")
         found = self.scaling
         factors = found.values() if isinstance(found, Mapping) else found if isinstance(found, tuple) else (found,)
@@ -146,8 +158,9 @@ class Config:
 
     def describe(self) -> str:
         """Return the sizes in words."""
+        mixture = f"{self.active} of {self.experts} experts, " if self.experts else ""
         return (
-            f"{self.family}, {self.layers} layers, hidden {self.hidden}, intermediate {self.intermediate}, "
+            f"{self.family}, {self.layers} layers, hidden {self.hidden}, {mixture}intermediate {self.intermediate}, "
             f"{self.heads} heads of {self.head_dim}, {self.kv_heads} of keys and values, {self.vocabulary} tokens"
         )
 
@@ -194,9 +207,10 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
     """Return the configuration of the object in a ``config.json``; raises as :func:`read_folder` does."""
     kind = get(found, "model_type", str, where)
     family = _TYPES.get(kind, kind)
-    if family not in (*FAMILIES, _MISTRAL):
-        raise UnsupportedError(f"{where}: model_type {kind!r} is not supported; {_MISTRAL}, {_KNOWN} are")
-    reader = FAMILIES[family].of_json if family in FAMILIES else None
+    if family not in FAMILIES:
+        known = ", ".join(name for name in _TYPES if name not in FAMILIES)
+        raise UnsupportedError(f"{where}: model_type {kind!r} is not supported; {known}, {_KNOWN} are")
+    reader = FAMILIES[family].of_json
     found, more = (found, {}) if reader is None else reader(found, where)
     activation = found.get("hidden_act", "silu")
     if activation != "silu":
@@ -211,11 +225,12 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
     if not isinstance(rotary, Mapping):
         raise InvalidUsageError(f"{where}: rope_parameters is an object, not {rotary!r}")
     scaling = found.get("rope_scaling") or rotary
+    mixture = FAMILIES[family].mixture
     made = Config(
-        family="llama" if family == _MISTRAL else family,
+        family=family,
         layers=get(found, "num_hidden_layers", int, where),
         hidden=hidden,
-        intermediate=get(found, "intermediate_size", int, where),
+        intermediate=get(found, "moe_intermediate_size" if mixture else "intermediate_size", int, where),
         heads=heads,
         kv_heads=heads if kv_heads is None else get(found, "num_key_value_heads", int, where),
         head_dim=hidden // max(heads, 1) if head_dim is None else get(found, "head_dim", int, where),
@@ -227,7 +242,8 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
         tied=is_true(found, "tie_word_embeddings", where),
         stops=special_tokens.numbers_of(found.get("eos_token_id"), where),
         first=special_tokens.first_of(found.get("bos_token_id"), where),
-        window=_window(found, family, where),
+        window=_window(found, kind, where),
+        **(mixtures.of_json(found, kind, where) if mixture or kind == _MIXTRAL else {}),
     )
     return replace(made, **more)
 
@@ -244,7 +260,7 @@ def _window(found: Mapping[str, Any], family: str, where: str) -> int | None:
     for kind in kinds:
         if kind != "full_attention":
             raise UnsupportedError(f"{where}: layer_types with {shown(kind)} is not supported; full_attention is")
-    if family != _MISTRAL or found.get("sliding_window", 0) is None:
+    if family not in (_MISTRAL, _MIXTRAL) or found.get("sliding_window", 0 if family == _MISTRAL else None) is None:
         return None
     window = get(found, "sliding_window", int, where, _MISTRAL_WINDOW)
     check_size("window (sliding_window)", window)
@@ -306,23 +322,17 @@ def of_gguf(
     reader = FAMILIES[family].of_gguf
     more = {} if reader is None else reader(metadata, where)
     window = size("attention.sliding_window", 0) if family == "llama" else more.get("window", 0)
-    for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", window), ("expert_count", 0)):
+    for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", window)):
         if size(key, whole) != whole:
             raise UnsupportedError(f"{where}: {family}.{key} of {size(key)} is not supported")
     scaling = _gguf_scaling(metadata, f"{family}.rope", where)
     if divisors is not None:
-        if scaling is not None:
-            raise UnsupportedError(f"{where}: rope_freqs.weight together with a rope scaling is not supported")
-        if len(divisors) != head_dim // 2:
-            raise InvalidUsageError(
-                f"{where}: rope_freqs.weight has {len(divisors)} divisors; heads of {head_dim} take {head_dim // 2}"
-            )
-        scaling = tuple(map(float, divisors))
+        scaling = _of_divisors(divisors, scaling, head_dim, where)
     made = Config(
         family=family,
         layers=layers,
         hidden=hidden,
-        intermediate=size("feed_forward_length"),
+        intermediate=size("expert_feed_forward_length" if FAMILIES[family].mixture else "feed_forward_length"),
         heads=heads,
         kv_heads=size("attention.head_count_kv", heads),
         head_dim=head_dim,
@@ -336,8 +346,22 @@ def of_gguf(
         stops=special_tokens.ends(metadata, where),
         first=special_tokens.first(metadata, where),
         window=window or None,
+        **mixtures.of_gguf(metadata, family, size, where),
     )
     return replace(made, **more)
+
+
+def _of_divisors(
+    divisors: Sequence[float] | npt.NDArray[np.float32], scaling: Scaling, head_dim: int, where: str
+) -> Scaling:
+    """Return what stretches the rotary embedding of a file that has divisors of its frequencies."""
+    if scaling is not None:
+        raise UnsupportedError(f"{where}: rope_freqs.weight together with a rope scaling is not supported")
+    if len(divisors) != head_dim // 2:
+        raise InvalidUsageError(
+            f"{where}: rope_freqs.weight has {len(divisors)} divisors; heads of {head_dim} take {head_dim // 2}"
+        )
+    return tuple(map(float, divisors))
 
 
 def _gguf_scaling(metadata: Mapping[str, Any], rope: str, where: str) -> Scaling:

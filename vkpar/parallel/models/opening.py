@@ -66,12 +66,11 @@ class ModelFile(Closable):
     def spec(self, cache_dtype: object = "float16", dtype: str | None = None) -> ModelSpec:
         """Return the model as a plan sees it; see :class:`Llama` for the arguments."""
         config, names = self.config, naming.of(self.weights).of_family(self.config.differs)
-        parts = {part: f"attention.{part}" for part in "qkvo"} | {part: f"forward.{part}" for part in _FORWARD}
+        blocks = range(config.layers)
+        parts = {part: [names.of_block(f"attention.{part}", block) for block in blocks] for part in "qkvo"}
+        parts |= {part: [naming.matrix_of(config, self.weights, part, block) for block in blocks] for part in _FORWARD}
         kinds = {
-            part: tuple(
-                loading.kind_of(self.weights[names.of_block(name, block)], dtype) for block in range(config.layers)
-            )
-            for part, name in parts.items()
+            part: tuple(loading.kind_of(self.weights[name], dtype) for name in found) for part, found in parts.items()
         }
         most = kinds["up"][0]
         return ModelSpec(
@@ -90,6 +89,8 @@ class ModelFile(Closable):
             head_norms=config.head_norms,
             post_norms=config.post_norms,
             window=config.window or 0,
+            experts=config.experts,
+            active=config.active,
         )
 
     def load(
@@ -127,7 +128,7 @@ class ModelFile(Closable):
         """
         loading.check_types(dtype, inputs, cache_dtype)
         if cache_dtype == "auto":
-            cache_dtype = loading.cache_type(self.weights, rig.everywhere(comm), dtype)
+            cache_dtype = loading.cache_type(self.config, self.weights, rig.everywhere(comm), dtype)
         spec = self.spec(cache_dtype, dtype)
         made = plan(spec, comm, mode=mode, ratios=ratios, context=context, strict=strict)
         two_halves.check(halves, made.mode, comm.nranks)

@@ -17,7 +17,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, OutOfMemoryError
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph
-from vkpar.parallel.layers.layers import carried
+from vkpar.parallel.layers.moving import carried
 from vkpar.parallel.layers.norms import Inputs, Parts, present, there
 from vkpar.parallel.plan.scratch import captured_on
 

@@ -20,6 +20,7 @@ from vkpar.ops.quantized.kinds import KINDS as QUANTISED
 from vkpar.ops.quantized.kinds import MIXES
 from vkpar.parallel.models import naming
 from vkpar.parallel.models.config import Config
+from vkpar.parallel.models.families import mixtures
 from vkpar.parallel.models.families.values import Scaling
 
 F32 = NDArray[np.float32]
@@ -61,8 +62,12 @@ def as_json(config: Config) -> dict[str, Any]:
         "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM",
         "gemma3": "Gemma3ForCausalLM",
+        "mixtral": "MixtralForCausalLM",
+        "qwen3_moe": "Qwen3MoeForCausalLM",
     }
     family = "mistral" if config.window is not None and config.family == "llama" else config.family
+    if config.experts:
+        family = "mixtral" if config.family == "llama" else "qwen3_moe"
     found: dict[str, Any] = {
         "architectures": [names[family]],
         "model_type": family,
@@ -86,6 +91,10 @@ def as_json(config: Config) -> dict[str, Any]:
         found["rope_scaling"] = _as_rope_scaling(config.scaling)
     if config.window is not None:
         found["sliding_window"] = config.window
+    if config.experts:
+        found |= {"num_local_experts": config.experts, "num_experts_per_tok": config.active}
+    if family == "qwen3_moe":
+        found |= {"moe_intermediate_size": config.intermediate, "norm_topk_prob": config.normed}
     if config.stops:
         found["eos_token_id"] = list(config.stops)
     if config.first is not None:
@@ -189,11 +198,13 @@ def write_gguf(path: Path, config: Config, tensors: Mapping[str, F32], kind: str
     if rules is not None:
         _write_vocabulary(writer, config, rules)
     of_gguf = dict(_gguf_names(config))
-    for name, tensor in tensors.items():
+    routers = naming.routers_of(config, naming.TRANSFORMERS)
+    for name, tensor in _stacked(config, tensors).items():
+        plain = tensor.ndim == 1 or name in routers
         stored = tensor + np.float32(tensor.ndim == 1 and config.differs.centred)
         if config.family == "llama" and (".q_proj." in name or ".k_proj." in name):
             stored = interleaved(tensor, config.heads if ".q_proj." in name else config.kv_heads)
-        blocks, raw = quantised(stored, "f32" if tensor.ndim == 1 else kind_in(kind, config, name, tensor.shape[-1]))
+        blocks, raw = quantised(stored, "f32" if plain else kind_in(kind, config, name, tensor.shape[-1]))
         writer.add_tensor(of_gguf[name], blocks, raw_dtype=getattr(package.GGMLQuantizationType, raw))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -217,7 +228,7 @@ def kind_in(file: str, config: Config, name: str, columns: int) -> str:
     else:
         block, eighth = int(number[1]), count // 8
         more = block < eighth or block >= 7 * count // 8 or (block - eighth) % 3 == 2
-        finer = more and (".v_proj." in name or "down_proj" in name)
+        finer = more and any(part in name for part in (".v_proj.", "down_proj", ".w2."))  # the last of Mixtral's
     chosen = QUANTISED[mix.finer if finer else mix.name]
     return chosen.name if columns % chosen.block == 0 else chosen.narrow
 
@@ -251,7 +262,24 @@ def _gguf_names(config: Config) -> dict[str, str]:
     for block in range(config.layers):
         for part in ours.blocks:
             found[ours.of_block(part, block)] = theirs.of_block(part, block)
+    if config.experts:
+        layout = naming.experts_of(config, (), ours)
+        for block in range(config.layers):
+            found[layout.router.format(block)] = mixtures.GGUF.router.format(block)
+            found |= {layout.name(part, block): mixtures.GGUF.name(part, block) for part in mixtures.PARTS}
     return found | {naming.bias_of(name): naming.bias_of(other) for name, other in found.items()}
+
+
+def _stacked(config: Config, tensors: Mapping[str, F32]) -> dict[str, F32]:
+    """Return tensors of which those of experts are one, by the name of the first expert's."""
+    made = dict(tensors)
+    if config.experts:
+        layout = naming.experts_of(config, (), naming.TRANSFORMERS)
+        for block in range(config.layers):
+            for part in mixtures.PARTS:
+                names = [layout.name(part, block, expert) for expert in range(config.experts)]
+                made[names[0]] = np.stack([made.pop(name) for name in names])
+    return made
 
 
 def _write_metadata(writer: Any, config: Config) -> None:
@@ -272,6 +300,10 @@ def _write_metadata(writer: Any, config: Config) -> None:
         writer.add_sliding_window_pattern(list(config.sliding))
     if config.local_theta is not None:
         writer.add_float32(f"{config.family}.rope.freq_base_swa", config.local_theta)
+    if config.experts:
+        writer.add_expert_count(config.experts)
+        writer.add_expert_used_count(config.active)
+        writer.add_expert_feed_forward_length(config.intermediate)
     if config.scaling is not None:
         if not isinstance(config.scaling, (int, float)):
             raise InvalidUsageError("a tiny GGUF file has linear rope scaling or none")

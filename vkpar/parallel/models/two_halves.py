@@ -34,8 +34,13 @@ def check(setting: str, mode: str, nranks: int) -> None:
     """
     if setting not in SETTINGS:
         raise InvalidUsageError(f"halves is one of {', '.join(SETTINGS)}, not {setting!r}")
-    if setting == ON and (mode != "tensor" or nranks < 2):
+    if setting == ON and not possible(mode, nranks):
         raise InvalidUsageError("halves are for prompts in a tensor split over several ranks; leave it auto or off")
+
+
+def possible(mode: str, nranks: int) -> bool:
+    """Say whether several ranks sum what each half of a block gives."""
+    return mode in ("expert", "tensor") and nranks > 1
 
 
 def middle(rows: int) -> int:

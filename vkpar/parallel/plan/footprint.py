@@ -95,7 +95,10 @@ class Footprint:
 
     @cached_property
     def inner(self) -> tuple[int, ...]:
-        """By rank columns of the feed-forward width."""
+        """By rank columns of the feed-forward width, of each expert that it has."""
+        whole = self.placement.experts
+        if whole:
+            return tuple(self.placement.inner[0].size * bool(whole[0].counts[rank]) for rank in self._ranks)
         return tuple(max(split.counts[rank] for split in self.placement.inner) for rank in self._ranks)
 
     @property
@@ -147,7 +150,8 @@ class Footprint:
             share = self._share(rank)
             whole = Widths(*self._widths(spec, min(self.streams)), spec.gated)
             return sum(slices_nbytes(whole, share, count, stored) for count in (rows, batch)) if share else 0
-        widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank), spec.head_norms)
+        mixture = spec.experts, spec.active
+        widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank), spec.head_norms, *mixture)
         nbytes = block_nbytes(widths, rows, stored)
         nbytes += self._masks(spec, rank, context, rows) + self._masks(spec, rank, context, batch)
         return nbytes + (self._step(spec, rank, context, batch, widths) if spec.decoder else 0)

@@ -40,8 +40,10 @@ def footprint(spec: ModelSpec, mode: str, ratios: Sequence[Fraction]) -> Footpri
 def _footprint(spec: ModelSpec, mode: str, ratios: tuple[Fraction, ...]) -> Footprint:
     if sum(ratio > 0 for ratio in ratios) < 2 and mode in MODES and mode != "single":
         raise UnsupportedError(f"{mode}: one device alone has a share")
+    if mode == "expert" and not spec.experts:
+        raise UnsupportedError("expert: the model has no experts")
     placement = place(spec, mode, ratios)
-    if mode == "tensor":
+    if mode in ("expert", "tensor"):
         return _tensor(spec, placement)
     if mode == "row":
         return _row(spec, placement)
@@ -59,17 +61,17 @@ def _tensor(spec: ModelSpec, placement: Placement) -> Footprint:
     if sum(map(bool, heads.queries.counts)) < 2:
         unit = unit_of(spec, "o")
         raise UnsupportedError(
-            f"tensor: {spec.heads} heads over {spec.kv_heads} of keys and values, {spec.head_dim} wide, cannot be cut "
-            f"by these ratios{f' between blocks of {unit}' if unit > 1 else ''}: one device gets all"
+            f"{placement.mode}: {spec.heads} heads over {spec.kv_heads} of keys and values, {spec.head_dim} wide, "
+            f"cannot be cut by these ratios{f' between blocks of {unit}' if unit > 1 else ''}: one device gets all"
         )
-    sizes = _Sizes(spec, heads, inner, words)
+    sizes = _Sizes(spec, heads, inner, words, placement.experts[0] if placement.experts else None)
     placed = infer(spec.block(), {"heads", "inner"})
     ends = {name: _after(placed, name) for name in ("o", "down")}
     rules = {each.step.name: each.cut for each in placed}
     tensors = []
     for row in zip(*blocks, strict=True):
         step, rule = row[0].step, rules[row[0].step]
-        nbytes = tuple(sum(padded_bytes(each, *sizes.part(each, rule, rank)) for each in row) for rank in sizes.ranks)
+        nbytes = tuple(sum(sizes.nbytes(each, rule, rank) for each in row) for rank in sizes.ranks)
         tensors.append(TensorPlan(step, spec.layers, rule, nbytes, ends.get(step, "")))
     outside = infer(_outside(spec), {"vocabulary"})
     rules = {each.step.name: each.cut for each in outside}
@@ -85,7 +87,11 @@ def _tensor(spec: ModelSpec, placement: Placement) -> Footprint:
     return Footprint(
         placement,
         spec.decoder,
-        splits={"heads": heads.queries, "inner": inner, "vocabulary": words},
+        splits={
+            "heads": heads.queries,
+            **({"experts": placement.experts[0]} if placement.experts else {"inner": inner}),
+            "vocabulary": words,
+        },
         tensors=tuple(tensors),
         stages=tuple(stages),
         collectives=dict(calls),
@@ -116,7 +122,8 @@ def _tied_head(spec: ModelSpec) -> list[Weight]:
 class _Sizes:
     """How many rows and columns of weights each rank has."""
 
-    def __init__(self, spec: ModelSpec, heads: Heads, inner: Split, words: Split) -> None:
+    def __init__(self, spec: ModelSpec, heads: Heads, inner: Split, words: Split, experts: Split | None = None) -> None:
+        self._experts = experts
         columns = [count * spec.head_dim for count in heads.queries.counts]
         keys = [count * spec.head_dim for count in heads.kv_counts]
         self.ranks = range(inner.nranks)
@@ -124,9 +131,17 @@ class _Sizes:
         self._rows |= {"embedding": words.counts, "head": words.counts}
         self._columns = {"o": columns, "down": inner.counts}
 
+    def nbytes(self, weight: Weight, rule: str, rank: int) -> int:
+        """Return what a rank's part of a weight takes, of whole experts those that it has."""
+        if self._experts is not None and len(weight.shape) > 2:
+            weight = replace(weight, shape=(self._experts.counts[rank], *weight.matrix))
+        return padded_bytes(weight, *self.part(weight, rule, rank))
+
     def part(self, weight: Weight, rule: str, rank: int) -> tuple[int, int]:
-        """Return the rows and columns that a rank has."""
+        """Return the rows and columns that a rank has, of each expert that it has."""
         rows, columns = weight.matrix
+        if self._experts is not None and len(weight.shape) > 2:
+            return (rows, columns) if self._experts.counts[rank] else (0, 0)
         if rule == COLUMN:
             return self._rows[weight.step][rank], columns
         return rows, self._columns[weight.step][rank] if rule == ROW else columns
@@ -168,7 +183,7 @@ def _stages(placed: Sequence[Placed], weights: Sequence[Weight], sizes: _Sizes) 
             part = sizes.part(weight, each.cut, rank) if weight is not None else (1, 1)
             if all(part):
                 stages[-1].operations[rank] += _operations(each.step)
-                stages[-1].nbytes[rank] += 0 if weight is None else weight.read * padded_bytes(weight, *part)
+                stages[-1].nbytes[rank] += 0 if weight is None else weight.read * sizes.nbytes(weight, each.cut, rank)
     return stages
 
 

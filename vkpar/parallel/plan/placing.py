@@ -14,7 +14,7 @@ from vkpar.parallel.cut.heads import Heads, split_heads
 from vkpar.parallel.cut.split import Split, cut
 from vkpar.parallel.plan.spec import ModelSpec
 
-MODES: Final = ("tensor", "row", "layer", "single")  # each falls back to the next
+MODES: Final = ("expert", "tensor", "row", "layer", "single")  # each falls back to the next
 ELIGIBLE: Final = 256  # a row split slices weights of so many rows and columns at least
 
 
@@ -26,9 +26,10 @@ class Placement:
         mode: one of :data:`MODES`.
         streams: by block the ranks that have the residual stream.
         heads: by block which rank has which heads.
-        inner: by block the split of the feed-forward width.
+        inner: by block the split of the feed-forward width, of one expert where there are some.
         table: the split of the embedding table's rows; ``outputs`` that of the output layer's.
         ratios: of the slices that a row split cuts products into; None in other modes.
+        experts: by block which rank has which whole experts; empty where ranks have parts of their width.
     """
 
     mode: str
@@ -38,6 +39,16 @@ class Placement:
     table: Split
     outputs: Split
     ratios: tuple[Fraction, ...] | None = None
+    experts: tuple[Split, ...] = ()
+
+    def of_experts(self, block: int, count: int, width: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return by rank which experts of ``count`` it has, and which columns of their ``width``, first and last."""
+        ranks = range(self.table.nranks)
+        if self.experts:
+            spans = [self.experts[block].bounds(rank) for rank in ranks]
+            return spans, [(0, width) if high > low else (0, 0) for low, high in spans]
+        widths = [self.inner[block].bounds(rank) for rank in ranks]
+        return [(0, count) if stop > start else (0, 0) for start, stop in widths], widths
 
     def sliced(self, counts: Sequence[int], columns: int) -> list[list[tuple[int, int]]] | None:
         """Return the rows that a row split gives each rank of the weights of one product; None where they stay whole.
@@ -66,21 +77,25 @@ def place(spec: ModelSpec, mode: str, ratios: Sequence[Fraction]) -> Placement:
     Args:
         spec: the model.
         mode: ``"tensor"``: each rank has some heads, some of the feed-forward width and some of the vocabulary, of all
-            blocks. ``"layer"``: each has some blocks. ``"row"``: the first rank with a ratio above 0 has all, but the
-            weights of large products are sliced over the ranks by rows. ``"single"``: the rank with the largest ratio
-            has all.
+            blocks. ``"expert"``: the same, but each has whole experts. ``"layer"``: each has some blocks. ``"row"``:
+            the first rank with a ratio above 0 has all, but the weights of large products are sliced over the ranks by
+            rows. ``"single"``: the rank with the largest ratio has all.
         ratios: one number a rank.
 
     Raises:
-        InvalidUsageError: an unknown mode.
+        InvalidUsageError: an unknown mode, or ``"expert"`` of a model without experts.
     """
     if mode not in MODES:
         raise InvalidUsageError(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
+    if mode == "expert" and not spec.experts:
+        raise InvalidUsageError("expert: the model has no experts")
     ranks, many = range(len(ratios)), spec.layers
-    if mode == "tensor":
+    if mode in ("expert", "tensor"):
         heads = split_heads(spec.heads, spec.kv_heads, spec.head_dim, ratios, unit_of(spec, "o"))
         inner, words = cut(spec.hidden, ratios, unit_of(spec, "down")), cut(spec.vocabulary, ratios)
-        return Placement(mode, (tuple(ranks),) * many, (heads,) * many, (inner,) * many, words, words)
+        whole = (cut(spec.experts, ratios),) * many if mode == "expert" else ()
+        streams = (tuple(ranks),) * many
+        return Placement(mode, streams, (heads,) * many, (inner,) * many, words, words, experts=whole)
     homes = _homes(spec, mode, ratios)
 
     def alone(size: int, rank: int) -> Split:

@@ -51,7 +51,8 @@ def plan(
         spec: the model.
         comm: a communicator, or its devices; of devices a communicator is made to measure a sum.
         mode: ``"tensor"``: each rank has some heads, some of the feed-forward width and some of the vocabulary of all
-            blocks. ``"row"``: one rank has all but slices of large weights. ``"layer"``: each rank has some blocks.
+            blocks. ``"expert"``: the same, but each has whole experts in place of some of their width. ``"row"``: one
+            rank has all but slices of large weights. ``"layer"``: each rank has some blocks.
             ``"single"``: the rank with the largest ratio has all, the first of equals. ``"auto"``: the one with the
             lowest estimate that fits, or a simpler one whose estimate is as good as that. A mode that is not possible
             falls back to the next of this order, with a warning.
@@ -188,7 +189,7 @@ def choose(
     if spec.head_dim > MOST_WIDTH:
         raise UnsupportedError(f"the model's heads have {spec.head_dim} elements, and attention takes {MOST_WIDTH}")
     if mode == "auto":
-        return _fastest(facts, attempt)
+        return _fastest(facts, attempt, MODES if spec.experts else MODES[1:])
     reasons: list[str] = []
     for each in MODES[MODES.index(mode) :]:
         try:
@@ -204,10 +205,10 @@ def choose(
     raise UnsupportedError("no mode is possible: " + "; ".join(reasons))
 
 
-def _fastest(facts: RigFacts, attempt: Callable[[str], Plan]) -> Plan:
+def _fastest(facts: RigFacts, attempt: Callable[[str], Plan], modes: Sequence[str]) -> Plan:
     found: dict[str, Plan] = {}
     refused: list[str] = []
-    for mode in reversed(MODES):  # the simpler one, where two take as long
+    for mode in reversed(modes):  # the simpler one, where two take as long
         try:
             found[mode] = attempt(mode)
         except UnsupportedError as error:
@@ -370,7 +371,7 @@ def _rebalanced(
 
 def _left_out(facts: RigFacts, needs: Footprint, ratios: Sequence[Fraction]) -> list[str]:
     """Say which ranks get nothing although their ratio is not 0, and why."""
-    if needs.mode not in ("tensor", "layer"):
+    if needs.mode not in ("expert", "tensor", "layer"):
         return []
     what = "block" if needs.mode == "layer" else "head"
     reasons = []

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vkpar import dtypes
+from vkpar.ops.experts.products import TILE
+from vkpar.ops.experts.routing import tiles_of
 from vkpar.ops.quantized import scratch
 from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.ops.tiles import cpu
@@ -114,6 +116,7 @@ class Widths(NamedTuple):
         gated: the feed-forward block has a gate.
         share: of each product that the rank computes itself; below 1 in a row split, where it gets the others' parts.
         head_norms: heads of queries and keys are normed, which lie among others and are copied for that.
+        experts: of the feed-forward block, 0 for none; ``active`` of them that a row takes.
     """
 
     stream: int
@@ -123,6 +126,8 @@ class Widths(NamedTuple):
     gated: bool = True
     share: float = 1.0
     head_norms: bool = False
+    experts: int = 0
+    active: int = 0
 
 
 class Stored(NamedTuple):
@@ -215,7 +220,7 @@ class _Memory:
 def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
     """Return the bytes of what blocks compute for so many rows."""
     memory, halves = _Memory(), stored.halves and rows > MOST_ROWS
-    stream, queries, keys, inner, gated, share, head_norms = widths
+    stream, queries, keys, inner, gated, share, head_norms, experts, _ = widths
     wide = _HALF if halves else _F32
 
     def product(segments: Sequence[int], inputs: int, itemsize: int, *, rounds: bool = True) -> int:
@@ -245,14 +250,32 @@ def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
         new = [memory.take(rows * stream, _F32) for _ in range(2)]
         memory.drop(mixed, result, before, normed)
         before, normed = new
-        wider = product((inner, inner) if gated else (inner,), stream, _F32)
-        active = memory.take(rows * inner, _F32)
-        memory.drop(wider)
-        result = product((stream,), inner, _F32)
+        if experts:
+            held = _mixture(memory, widths, rows, halves=halves)
+        else:
+            wider = product((inner, inner) if gated else (inner,), stream, _F32)
+            active = memory.take(rows * inner, _F32)
+            memory.drop(wider)
+            held = [active, product((stream,), inner, _F32)]
         new = [memory.take(rows * stream, _F32) for _ in range(2)]
-        memory.drop(active, result, before, normed)
+        memory.drop(*held, before, normed)
         before, normed = new
     return memory.nbytes
+
+
+def _mixture(memory: _Memory, widths: Widths, rows: int, *, halves: bool) -> list[int]:
+    """Take what a mixture of experts computes: logits, choices, pairs by expert, and what there is of each pair."""
+    pairs = rows * widths.active
+    tiles = tiles_of(pairs, widths.experts, TILE) if rows > MOST_ROWS else 0
+    return [
+        memory.take(rows * widths.experts, _F32),
+        memory.take(2 * pairs, _F32),
+        memory.take(tiles * (1 + TILE), _F32),
+        memory.take(rows * widths.stream if halves else 0, _HALF),
+        memory.take(pairs * widths.inner, _HALF if halves else _F32),
+        memory.take(pairs * widths.stream if rows > MOST_ROWS else 0, _F32),
+        memory.take(rows * widths.stream, _F32),
+    ]
 
 
 def slices_nbytes(widths: Widths, share: float, rows: int, stored: Stored) -> int:

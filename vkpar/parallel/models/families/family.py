@@ -22,6 +22,7 @@ class Family(NamedTuple):
         post_norms: what attention and the feed-forward block give is normed before it is added to the stream.
         scaled: rows of the embedding table are multiplied by the root of their width.
         centred: weights of norms in transformers' files are what is added to 1.
+        mixture: its feed-forward blocks are mixtures of experts; False where some of its models' are.
         transformers: what transformers' files call parts of a block, where it is not what Llama's do.
         gguf: the same of GGUF files.
         of_json: takes the object in a ``config.json`` and where it is from; returns that object with Llama's keys, and
@@ -36,6 +37,7 @@ class Family(NamedTuple):
     post_norms: bool = False
     scaled: bool = False
     centred: bool = False
+    mixture: bool = False
     transformers: Mapping[str, str] = _NONE
     gguf: Mapping[str, str] = _NONE
     of_json: Callable[[Found, str], tuple[Found, Found]] | None = None

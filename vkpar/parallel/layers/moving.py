@@ -1,0 +1,60 @@
+"""Arrays on their way from rank to rank, where a layer's inputs lie elsewhere than its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkpar.comm import ranks as rig
+from vkpar.comm.communicator import Communicator
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel.layers.norms import Inputs, Parts, arrays_of, present, there
+
+
+def moved(x: Parts, comm: Communicator, rank: int) -> Parts:
+    """Return an array that one rank has on another one alone."""
+    source = only(x)
+    return x if source == rank else carried(x, comm, source, rank, there(x, source).shape)
+
+
+def carried(x: Parts, comm: Communicator, source: int, rank: int, shape: tuple[int, ...]) -> Parts:
+    """Return what the rank ``source`` has, float32 of ``shape``, on another one alone; either may live elsewhere.
+
+    A process that has neither does nothing but the call.
+    """
+    made: Parts = [None] * comm.nranks
+    given, device = x[source], rig.devices(comm)[rank]
+    if device is not None:
+        made[rank] = device.empty(shape, "float32" if given is None else given.dtype)
+    ends = source if given is None else given, rank if device is None else there(made, rank)
+    comm.send_recv([] if isinstance(ends[0], int) and isinstance(ends[1], int) else [ends])
+    return made
+
+
+def only(x: Inputs) -> int:
+    """Return the one rank that has something; raises InvalidUsageError where others have, too."""
+    ranks = present(x)
+    if len(ranks) != 1:
+        raise InvalidUsageError(f"the array is on the ranks {ranks}; one rank alone is to have it")
+    return ranks[0]
+
+
+def sent(x: Inputs, comm: Communicator, ranks: Sequence[int]) -> Inputs:
+    """Return ``x`` with copies on those of ``ranks`` that have none."""
+    if len(x) != comm.nranks or not (present(x) or len(comm.devices) < comm.nranks):
+        raise InvalidUsageError(
+            f"a layer takes an array or None of each of {comm.nranks} ranks, and one array at least"
+        )
+    lacking = [rank for rank in ranks if x[rank] is None and rank in comm.local_ranks]
+    if not lacking:
+        return x
+    if len(comm.devices) < comm.nranks:
+        raise UnsupportedError("over several processes, layers take inputs that lie on every rank that holds a part")
+    whole = arrays_of(x)
+    source = whole[present(x)[0]]
+    assert source is not None
+    pairs = []
+    for rank in lacking:
+        whole[rank] = target = comm.devices[rank].empty(source.shape, source.dtype)
+        pairs.append((source, target))
+    comm.send_recv(pairs)
+    return whole
