@@ -11,6 +11,7 @@ import pytest
 from helpers.ops.words import specialized
 from helpers.vulkan.infos import fake_info
 
+from vkpar.abi import matmul as abi
 from vkpar.ops.tiles import choice, core_rates, cores
 from vkpar.ops.tiles.cores import Core
 from vkpar.ops.tiles.fragments import NARROW, WHOLE, Fragment, fragment_of
@@ -102,6 +103,7 @@ def test_subgroups_share_a_tile(core: Core) -> None:
     for side in core.tile:  # lines of loads are whole, too
         assert (side * core.step // 8) % core.threads == 0 or side * core.step // 8 < core.threads
     tail = core.tail(info, eights=True)
+    assert isinstance(tail, abi.CoresTail)
     assert (tail.fm, tail.fn, tail.fk, tail.warp, tail.ahead, tail.span) == (*core.fragment, warp, 0, 1)
 
 
