@@ -16,7 +16,7 @@ from typing import Any
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call.checks import NARROW, NUMBERS
-from vkpar.ops.elementwise.expressions import INTEGERS
+from vkpar.ops.elementwise.expressions import INTEGERS, LONG
 from vkpar.ops.elementwise.shipped import SHIPPED, Comparison, Shipped
 
 _greater, _greater_equal = Comparison("less", "greater"), Comparison("less_equal", "greater_equal")
@@ -157,6 +157,11 @@ def is_whole(x: object) -> bool:
     return isinstance(x, Array) and (x.dtype.name in INTEGERS or x.dtype.name in NARROW)
 
 
+def is_long(x: object) -> bool:
+    """Say whether something is an array of elements of 64 bits."""
+    return isinstance(x, Array) and x.dtype.name in LONG
+
+
 def isnan(x: Array, *, out: Array | None = None) -> Array:
     """Return whether ``x`` is NaN, as bool.
 
@@ -295,6 +300,8 @@ def abs(x: Array, *, out: Array | None = None) -> Array:
         >>> vkpar.abs(device.array([3, -5], "float32")).tolist()
         [3.0, 5.0]
     """
+    if is_long(x):
+        return maximum(x, x if x.dtype == "uint64" else negative(x), out=out)
     return SHIPPED["abs"](x, out=out) if getattr(x, "dtype", None) != "uint32" else SHIPPED["fill"](x, out=out)
 
 
@@ -305,6 +312,8 @@ def negative(x: Array, *, out: Array | None = None) -> Array:
         >>> vkpar.negative(device.array([3, -5], "float32")).tolist()
         [-3.0, 5.0]
     """
+    if is_long(x):
+        return multiply(x, -1.0, out=out) if x.dtype.is_float else subtract(0, x, out=out)
     return SHIPPED["negative"](x, out=out)
 
 
