@@ -43,7 +43,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ratios", default="speed", help="speed (default), memory, even, or numbers such as 3,1")
     parser.add_argument("--strict", action="store_true", help="no other split where this one is not possible")
     parser.add_argument("--explain", action="store_true", help="show the plan of the split")
-    parser.add_argument("--halves", action="store_true", help="with --split tensor: prompts in two halves")
+    parser.add_argument("--halves", help="with --split tensor, prompts in two halves: auto (default), on or off")
     parser.add_argument("--wire", help="how sums cross links: f16, bf16, f32 or q8")
     parser.add_argument("--context", type=int, help="tokens to make room for (default: what is needed)")
     parser.add_argument("--cache", default="auto", help="type of the keys and values that are kept")
@@ -71,6 +71,7 @@ def load(file: ModelFile, comm: vkpar.Communicator, options: argparse.Namespace,
                 cache_dtype=options.cache,
                 dtype=options.dtype,
                 inputs=options.inputs or ("auto" if options.logits is None else "float32"),
+                halves=options.halves or "auto",
                 progress=lambda _, nbytes: bar.advance(task, nbytes),
             )
         )
@@ -118,8 +119,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     steps = 64 if options.steps is None else options.steps
     if options.logits is not None and not options.logits.parent.is_dir():
         raise vkpar.InvalidUsageError(f"--logits: there is no folder {options.logits.parent}")
-    if options.halves and options.split != "tensor":
-        raise vkpar.InvalidUsageError("--halves needs --split tensor, whose ranks wait for each other's sums")
+    if options.halves == "on" and options.split != "tensor":
+        raise vkpar.InvalidUsageError("--halves on needs --split tensor, whose ranks wait for each other's sums")
     with ExitStack() as stack:
         file = stack.enter_context(open_model(options.model))
         if options.tokens is not None:
@@ -134,7 +135,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             stack.callback(device.close)
         comm = stack.enter_context(vkpar.Communicator(devices, wire=options.wire))
         model = load(file, comm, options, context, stack)
-        model.halves = options.halves
         if options.explain:
             print(model.plan, file=sys.stderr)
         if options.logits is not None:

@@ -80,8 +80,9 @@ def install(python: Path, libraries: Path, wheel: Path) -> None:
     """Install the wheel alone; where its needs lie is told afterwards, since pip would take all there as installed."""
     needs = libraries / "needs.pth"
     needs.unlink(missing_ok=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]  # installing one there takes seconds
     options = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--force-reinstall"]
-    run([str(python), "-m", "pip", "install", *options, str(wheel)], wheel.parent)
+    run([*pip, "install", *options, str(wheel)], wheel.parent)
     needs.write_text(sysconfig.get_path("purelib"))
 
 
@@ -112,7 +113,7 @@ def main() -> int:
         check_messages(build(clone, "wheel"))
         (wheel,) = (clone / "dist").glob("*.whl")
         check_wheel(wheel)
-        venv.create(above / "env", with_pip=True)
+        venv.create(above / "env", with_pip=False)
         python, libraries = above / "env" / "bin" / "python", next((above / "env" / "lib").glob("*/site-packages"))
         install(python, libraries, wheel)
         away = above / "away"

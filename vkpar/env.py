@@ -105,6 +105,12 @@ class Environment:
         0,
         least=4096,
     )
+    slow_links: int = _setting(
+        "VKPAR_SLOW_LINKS",
+        "how many times steps of collectives read and write the staging memory (0: once): for measurements, a fast rig"
+        " plays one of slow links",
+        0,
+    )
     debug: str = _setting(
         "VKPAR_DEBUG",
         "checks, joined by commas: slots (the generations of communicators' slots); memory (new arrays hold ones in"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +30,8 @@ from helpers.ops.reducing import (
 from helpers.vulkan.parking import parked
 
 import vkpar
+from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.tape import TapedCommands
 
 pytestmark = [pytest.mark.rig, pytest.mark.sampled(5)]
 Open = Callable[..., vkpar.Communicator]
@@ -461,6 +465,34 @@ def test_segments_do_not_change_bits(
         comm = rig("LLL", algorithm=algorithm)
         assert comm.stats()["staging_bytes"] < 4 << 20
         assert check_identical(reduced(comm, parts, "float32")).tobytes() == wanted[algorithm]
+
+
+@pytest.mark.parametrize("letters", ["LL", "LSL"])
+def test_slow_links_are_played(
+    rig: Open, rng: np.random.Generator, settings_override: Callable[..., None], letters: str
+) -> None:
+    """Steps that move their slots again and again give the same bits, and copy so much more."""
+    parts = reals(rng, "float32", 70_001, len(letters))
+    record = TapedCommands.record_copy
+    found, copies = [], []
+    for times in (0, 3):
+        settings_override(slow_links=times)
+        sizes = Counter[int]()
+
+        def counted(commands: TapedCommands, source: BufferRange, target: BufferRange, sizes: Any = sizes) -> None:
+            sizes[source.nbytes] += 1
+            record(commands, source, target)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TapedCommands, "record_copy", counted)
+            for algorithm, wire in itertools.product(("two_shot", "ring", "tree"), ("f16", "q8", "f32")):
+                comm = rig(letters, algorithm=algorithm, wire=wire)
+                found.append(check_identical(reduced(comm, parts, "float32")).tobytes())
+        copies.append(sizes)
+    assert found[: len(found) // 2] == found[len(found) // 2 :]
+    more = copies[1] - copies[0]
+    assert more
+    assert all(number % 2 == 0 for number in more.values()), "each part of a slot is moved twice more"
 
 
 # ---- many at a time ----

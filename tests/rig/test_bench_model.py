@@ -52,7 +52,7 @@ def test_every_split_has_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_prompts_of_tensor_splits_in_halves_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    status, found = run_json(capsys, *command("--splits", "layer,tensor", "--halves"))
+    status, found = run_json(capsys, *command("--splits", "layer,tensor", "--halves", "off,on"))
     assert (status, found["wrong"]) == (0, 0)
     prompts = [(row["split"], row["step"]) for row in found["rows"] if row["test"] == "pp12"]
     assert prompts == [("layer", "-"), ("tensor", "-"), ("tensor", "halves")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -17,7 +17,9 @@ import vkpar
 from vkpar import InvalidUsageError
 from vkpar.parallel.models import Llama, prompts, tiny, two_halves
 from vkpar.parallel.plan.placing import place
+from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.spec import spec_of
+from vkpar.parallel.rates import speed
 
 pytestmark = pytest.mark.rig
 Rig = Callable[..., vkpar.Communicator]
@@ -36,7 +38,7 @@ def model_of(comm: vkpar.Communicator, mode: str = "tensor", **options: Any) -> 
     config = options.pop("config", SMALL)
     placement = place(spec_of(config), mode, options.pop("ratios", [Fraction(1)] * comm.nranks))
     with Llama(config, weights(), comm, placement, **{"context": 64, "cache_dtype": "float32", **options}) as model:
-        model.halves = True
+        model.halves = "on"
         yield model
 
 
@@ -84,7 +86,7 @@ def test_captured_halves_are_eager_ones(rig: Rig, monkeypatch: pytest.MonkeyPatc
         assert eager is not None
         assert model._pieces._rows == len(PROMPT), "it was captured"
         assert found.tobytes() == eager.tobytes()
-        model.halves = False
+        model.halves = "off"
         assert model._pieces._rows == 0, "what is captured next goes through whole"
         whole: list[Any] = []
         for _ in range(3):
@@ -103,3 +105,32 @@ def test_other_splits_have_no_halves(rig: Rig, mode: str) -> None:
 @pytest.mark.parametrize(("rows", "first"), [(2, 1), (3, 2), (255, 128), (256, 128), (257, 192), (512, 256)])
 def test_the_first_half_has_whole_tiles(rows: int, first: int) -> None:
     assert two_halves.middle(rows) == first
+
+
+def test_auto_goes_by_the_plan(rig: Rig) -> None:
+    """Prompts that are long enough go in halves where the plan measured that to pay; no others do."""
+    comm = rig("LL")
+    with model_of(comm) as model:
+        made = plan(spec_of(SMALL), comm, mode="tensor", ratios="even", context=64)
+        assert made.halves is None, "processors share their cores: nothing is measured"
+        for ratio, halved in ((None, False), (0.98, False), (0.8, True)):
+            model.plan = replace(made, halves=ratio)
+            model.halves = "auto"
+            assert model.halves == "auto"
+            assert model.in_halves(two_halves.WORTH) == halved
+            assert not model.in_halves(two_halves.WORTH - 1)
+        model.halves = "off"
+        assert not model.in_halves(two_halves.WORTH)
+        for wrong in (True, "yes", ""):
+            with pytest.raises(InvalidUsageError, match="one of auto, on, off"):
+                model.halves = wrong  # type: ignore[assignment]
+
+
+def test_what_decides_is_measured(rig: Rig) -> None:
+    comm = rig("LL")
+    assert speed.halves_ratio(comm, 64, 64) is None or not comm.devices[0].info.is_cpu
+    with ExitStack() as stack:
+        weights = speed._Weights(comm.devices, 64, 6, 64)
+        whole, halves = (speed._Chain(stack, weights, comm, cut).seconds() for cut in (6, 3))
+    assert whole > 0
+    assert halves > 0

@@ -37,12 +37,16 @@ Rig = Callable[..., vkpar.Communicator]
 
 SMALL = replace(tiny.SIZES, vocabulary=128)
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_context": 32.0}
+GEMMA3 = replace(SMALL, family="gemma3", tied=True, layers=3, window=5, sliding=(True, True, False), scale=0.3)
+GEMMA3 = replace(GEMMA3, theta=1e6, local_theta=1e4, scaling=2.0)
 CONFIGS = {
     "llama": SMALL,
     "qwen2": replace(SMALL, family="qwen2", tied=True, theta=1e6),
     "linear": replace(SMALL, scaling=2.0, heads=3, kv_heads=1),
     "llama3": replace(SMALL, scaling=LLAMA3, layers=3),
     "qwen3": replace(SMALL, family="qwen3", head_dim=32, theta=1e6),  # heads wider together than the stream
+    "gemma3": GEMMA3,
+    "wide gemma3": replace(GEMMA3, layers=2, hidden=256, intermediate=256, head_dim=64, sliding=(True, False)),
     "window": replace(SMALL, window=5),
     "wide window": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64, window=7),
     "wide qwen3": replace(SMALL, family="qwen3", layers=1, hidden=256, intermediate=256, head_dim=64),
@@ -71,6 +75,12 @@ CASES = [
     pytest.param("qwen3", "LL", "tensor", (1, 1), marks=RARE),
     pytest.param("qwen3", "LLL", "layer", (1, 1, 1), marks=RARE),
     ("wide qwen3", "LL", "row", (1, 1)),
+    ("gemma3", "LLL", "tensor", (1, 0, 1)),
+    ("gemma3", "LS", "tensor", (3, 1)),
+    ("wide gemma3", "LL", "row", (1, 1)),
+    pytest.param("gemma3", "L", "single", (1,), marks=RARE),
+    pytest.param("gemma3", "LL", "tensor", (1, 1), marks=RARE),
+    pytest.param("gemma3", "LLL", "layer", (1, 1, 1), marks=RARE),
     ("window", "LS", "tensor", (3, 1)),
     ("window", "LLL", "tensor", (1, 0, 1)),
     ("window", "LL", "layer", (1, 1)),
@@ -429,20 +439,20 @@ def test_the_program_runs_prompts_in_halves(
     tiny.write_folder(tmp_path)
     index, given, halves = rigs(reducing.POOLS["L"])[0].info.index, [], vars(Llama)["halves"]
 
-    def setter(model: Llama, value: bool) -> None:
+    def setter(model: Llama, value: str) -> None:
         given.append(value)
         halves.fset(model, value)
 
     monkeypatch.setattr(Llama, "halves", halves.setter(setter))
     made = []
-    for more in ([], ["--halves"]):
+    for more in ([], ["--halves", "on"]):
         arguments = (
             f"--model {tmp_path} --tokens 1,5,9,2,7 --steps 6 --split tensor --devices {index}*2 --wire f32 --json"
         )
         monkeypatch.setattr(sys, "argv", ["generate.py", *arguments.split(), *more])
         runpy.run_path(str(EXAMPLE), run_name="__main__")
         made.append(json.loads(capsys.readouterr().out)["tokens"])
-    assert given == [False, True]
+    assert given == ["auto", "on"]
     assert made[0] == made[1]
     assert len(made[0]) == 6
 

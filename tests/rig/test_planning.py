@@ -264,7 +264,7 @@ def test_memory_is_what_was_planned(
     found = plan(spec, comm, mode=mode, ratios=ratios, context=rows, strict=True)
     before = arrays_of(comm)
     with Llama(config, made, comm, found.placement, context=rows, batch=rows) as model:
-        model.halves = halves
+        model.halves = "on" if halves else "off"
         for _ in range(2):  # of the second piece a graph is captured
             model.rewind()
             model.prefill([1] * rows)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import conftest
 import pytest
@@ -159,3 +161,60 @@ def test_a_network_is_trained_to_the_same_bits_over_two_processes() -> None:
     alone = _started([sys.executable, example, "--devices", "llvmpipe*2"], environment)
     bits = [re.findall(r"weights (\w{8})", done.stdout) for done in (several, alone)]
     assert bits[0] == 2 * bits[1], (several.stderr, alone.stderr)
+
+
+def _ran(folder: Path, length: str, *letters: str) -> list[dict[str, Any]]:
+    """Run the commands of ``helpers/process/commands.py``; return what each process printed."""
+    for letter in letters:
+        conftest.require(conftest.KNOWN["LS".index(letter)])
+    start, environment = command(MPICH, len(letters))
+    program = str(PROGRAM.parent / "commands.py")
+    environment["PYTHONPATH"] = str(PROGRAM.parents[2]) + ":" + environment["PYTHONPATH"]
+    done = _started([*start, sys.executable, program, str(folder), length, *letters], environment)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
+    return [json.loads((folder / f"{number}.json").read_text()) for number in range(len(letters))]
+
+
+def _well(found: list[dict[str, Any]], name: str) -> Any:
+    """Return what the first process printed of a command that ended well everywhere; the others printed nothing."""
+    assert [each[name]["status"] for each in found] == [0] * len(found), found[0][name]
+    assert [each[name][stream] for each in found[1:] for stream in ("out", "err")] == [""] * 2 * (len(found) - 1)
+    return found[0][name]["out"]
+
+
+def _ended(found: list[dict[str, Any]], name: str) -> str:
+    """Return the one message of a command that all ended by an error."""
+    assert [each[name]["status"] for each in found] == [2] * len(found), found
+    assert [each[name][stream] for each in found[1:] for stream in ("out", "err")] == [""] * 2 * (len(found) - 1)
+    said = str(found[0][name]["err"])
+    assert said.count("vkpar: error: ") == 1, said
+    return said
+
+
+def test_the_first_process_prints_and_all_end_alike(tmp_path: Path) -> None:
+    found = _ran(tmp_path, "short", "L", "S")
+    told = json.loads(_well(found, "bounded"))
+    assert (told["wrong"], told["nranks"], [rank["rank"] for rank in told["ranks"]]) == (0, 2, [0, 1])
+    assert told["check"].startswith("bound: ")
+    assert [(link["kind"], link["pairs"]) for link in told["links"]] == [("mpi", [[0, 1], [1, 0]])]
+    assert "root is a rank from 0 to 1, not 7" in _ended(found, "no such algorithm")
+    assert "bench matmul measures one process" in _ended(found, "one process")
+    assert "process 1 was given other options than process 0" in _ended(found, "unlike")
+    assert "unrecognized arguments: --nonsense" in _ended(found, "no such option")
+    assert [each["wrong"]["status"] for each in found] == [1, 1]
+    told = json.loads(found[0]["wrong"]["out"])
+    # In the last process one element of each result is wrong, out of place and in place.
+    assert told["wrong"] == 2
+
+
+@pytest.mark.skipif(not conftest.FULL, reason="takes a minute or two: VKPAR_TEST_FULL")
+def test_every_collective_and_the_whole_doctor(tmp_path: Path) -> None:
+    found = _ran(tmp_path, "long", "L", "S")
+    assert "# Wrong elements : 0 OK" in _well(found, "all")
+    for name in ("pairs", "rooted"):
+        (row,) = [line.split() for line in _well(found, name).splitlines() if not line.startswith("#")]
+        assert row[0] == "4012", row
+    doctor = _well(found, "doctor")
+    for name in ("processes", "moves over MPI", "sums over MPI", "captured over MPI"):
+        assert f"  ok      {name} " in doctor, doctor
+    assert ", 0 failed, " in doctor

@@ -37,6 +37,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+GEMMA3 = {"head_dim": 64, "sliding_window": 24, "sliding_window_pattern": 2, "query_pre_attn_scalar": 48}
 MODELS = {
     "llama": ("LlamaConfig", {"rope_theta": 5e5}),
     "llama3 scaling": ("LlamaConfig", {"rope_theta": 5e5, "rope_scaling": LLAMA3}),
@@ -45,6 +46,8 @@ MODELS = {
     "qwen2": ("Qwen2Config", {"rope_theta": 1e6}),
     "qwen2, tied": ("Qwen2Config", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {"rope_theta": 1e6, "head_dim": 64}),
+    "gemma3": ("Gemma3TextConfig", GEMMA3),
+    "gemma3, stretched": ("Gemma3TextConfig", GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
     "mistral": ("MistralConfig", {"rope_theta": 1e6, "sliding_window": None}),
     "mistral, windows": ("MistralConfig", {"rope_theta": 1e6, "sliding_window": 24}),
 }
@@ -55,6 +58,7 @@ SPLITS = [
     ("LLL", "tensor", [1, 0, 1]),
     ("LLL", "layer", [1, 1, 1]),
     ("LL", "row", [1, 1]),
+    ("LS", "tensor", [1, 1]),
 ]
 
 

@@ -86,10 +86,6 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return made
 
 
-def test_shipped_spirv_belongs_to_the_sources() -> None:
-    assert tool.check(ROOT / "shaders", ROOT / "vkpar" / "spirv", tool.generated()) == []
-
-
 def test_what_generated_kernels_begin_with_is_made_of_the_sources(tree: Tree) -> None:
     common = tree.shaders / "common"
     common.mkdir(exist_ok=True)

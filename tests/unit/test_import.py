@@ -41,6 +41,11 @@ def test_importing_loads_no_vulkan(module: str) -> None:
     )
 
 
+def test_pytest_rewrites_no_module_of_the_package() -> None:
+    """Though the package brings a plugin: all its modules would be parsed anew wherever tests import it."""
+    assert type(vkpar.__loader__).__name__ == "SourceFileLoader"
+
+
 def test_describing_settings_and_types_loads_no_vulkan() -> None:
     check_child(
         """

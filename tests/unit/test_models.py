@@ -456,11 +456,11 @@ def test_the_program_refuses_arguments_before_it_opens_a_device(
         ("--tokens 1 --steps 512", "more than the 512 that the model was made for"),
         (f"--tokens 1 --logits {tmp_path}/none/x.npy", f"there is no folder {tmp_path}/none"),
         ("--steps 3", "give a --prompt, or --tokens"),
-        ("--tokens 1 --halves", "--halves needs --split tensor"),
-        ("--tokens 1 --halves --split layer", "--halves needs --split tensor"),
+        ("--tokens 1 --halves on", "--halves on needs --split tensor"),
+        ("--tokens 1 --halves on --split layer", "--halves on needs --split tensor"),
     ):
         assert message in str(exit_of(monkeypatch, *model, *arguments.split()))
-    for arguments in ("--prompt x", "--split layer", "--wire q8", "--halves"):
+    for arguments in ("--prompt x", "--split layer", "--wire q8", "--halves on"):
         assert f"{arguments.split()[0]} needs a --model" in str(exit_of(monkeypatch, *arguments.split()))
 
 

@@ -71,6 +71,7 @@ def test_a_clone_that_hides_the_installed_package_is_named(tmp_path: Path, monke
     (tmp_path / "vkpar" / "vulkan" / "pump").mkdir(parents=True)
     (tmp_path / "vkpar" / "vulkan" / "pump" / "_pump.abi3.so").touch()
     mine = Path(native.__file__).parents[3]
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setattr(sys, "path", [str(mine), str(tmp_path)])
 
     def lost(name: str) -> None:

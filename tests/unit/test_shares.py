@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from conftest import FULL
 from helpers.comm.costing import links, processor
 from helpers.comm.scheduling import reduction, run, slots_for
 from helpers.comm.simplex import least_maximum
@@ -113,7 +114,7 @@ def rigs(least: int = 1) -> st.SearchStrategy[tuple[Costs, ...]]:
     return st.lists(one, min_size=least, max_size=8).map(tuple)
 
 
-@settings(max_examples=3000)
+@settings(max_examples=3000 if FULL else 200)
 @given(rigs())
 def test_no_shares_are_better(costs: tuple[Costs, ...]) -> None:
     """The simplex method finds none with which the slowest rank is done sooner."""

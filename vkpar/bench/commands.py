@@ -12,16 +12,20 @@ from vkpar.bench import copy, host, launch, matmul, model, model_weights, selfch
 from vkpar.bench.decode import PRESETS
 from vkpar.bench.frame import frame
 from vkpar.bench.frame.table import parse_size
+from vkpar.bench.measure import job
 from vkpar.bench.measure.collectives import TABLE, Collective
 from vkpar.bench.measure.copying import COPIES
 from vkpar.bench.measure.exact import OPS
 from vkpar.comm.rig.choice import TRANSPORTS
 from vkpar.comm.schedule.algorithms.table import TABLE as ALGORITHMS
 from vkpar.comm.wires import NAMES
-from vkpar.errors import VkparError
+from vkpar.errors import UnsupportedError, VkparError
+from vkpar.parallel.models import two_halves
 
 WIRE_HELP: Final = f"how float32 crosses a link: {', '.join(NAMES)} (default: f16)"
 _RIG: Final = "the rig; by default the GPUs, or two virtual ranks of the only device"
+
+_OVER_PROCESSES: Final = (sweep, selfcheck)  # what mpiexec may start
 
 _T = TypeVar("_T")
 
@@ -229,7 +233,21 @@ def _add_model(benches: Any) -> None:
         parser.add_argument(f"--{name}", type=_numbers, metavar="N[,...]", help=text)
     parser.add_argument("--tokens", type=whole(1), default=defaults.tokens, metavar="N", help="made (default: 128)")
     add_repeat(parser, defaults)
-    parser.add_argument("--halves", action="store_true", help="run prompts of tensor splits in two halves, too")
+    known = ", ".join(two_halves.SETTINGS)
+    parser.add_argument(
+        "--halves",
+        type=_names,
+        default=defaults.halves,
+        metavar="NAMES",
+        help=f"whether prompts of tensor splits go in two halves: {known}, or several (default: auto, as planned)",
+    )
+    parser.add_argument(
+        "--slow-links",
+        type=whole(1),
+        default=defaults.slow_links,
+        metavar="K",
+        help="have staged transfers read and write host memory K times, as a rig of slower links would take",
+    )
     parser.add_argument("--profile", action="store_true", help="say what a prompt spends in sums")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the rates; needs matplotlib")
 
@@ -293,6 +311,8 @@ def _run(module: Any) -> Callable[[argparse.Namespace], int]:
     """Return the command that runs ``module`` with the parsed arguments that its ``Options`` name."""
 
     def run(options: argparse.Namespace) -> int:
+        if module not in _OVER_PROCESSES and job.current().size > 1:
+            raise UnsupportedError(f"{options.parser.prog} measures one process: start it without mpiexec")
         names = [item.name for item in fields(module.Options) if hasattr(options, item.name)]
         chosen = module.Options(**{name: getattr(options, name) for name in names})
         return frame.run(partial(module.start, chosen), as_json=options.json)

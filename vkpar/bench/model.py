@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from vkpar import env
 from vkpar.bench import model_plot
 from vkpar.bench.decode import PRESETS, Shape
 from vkpar.bench.frame import frame, table
@@ -30,6 +31,7 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.files.weights import Weights
 from vkpar.parallel.models import config as configs
+from vkpar.parallel.models import two_halves
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.loading import cache_type
@@ -62,7 +64,8 @@ class Options:
         steps: among :data:`STEPS`.
         prompts: tokens of prompts; ``tokens`` that are made after ``depths`` tokens. None for what suits the devices.
         repeat: runs, of which the medians count.
-        halves: prompts of tensor splits go through in two halves of their rows, too.
+        halves: how prompts of tensor splits go through, each in rows of its own; see :attr:`Llama.halves`.
+        slow_links: how many times staged transfers read and write host memory; 1 for once.
         profile: say what a prompt spends in sums, too.
         plot: a file for a picture.
     """
@@ -80,7 +83,8 @@ class Options:
     tokens: int = 128
     depths: tuple[int, ...] | None = None
     repeat: int = 3
-    halves: bool = False
+    halves: tuple[str, ...] = (two_halves.AUTO,)
+    slow_links: int = 1
     profile: bool = False
     plot: str | None = None
 
@@ -175,12 +179,15 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
         ("split", options.splits, SPLITS),
         ("step", options.steps, STEPS),
         ("kind of weights", (options.weights,), KINDS),
+        ("setting of halves", options.halves, two_halves.SETTINGS),
     ):
         unknown = next((each for each in chosen if each not in known), None)
         if unknown is not None:
             raise InvalidUsageError(f"there is no {name} {unknown!r}; there are {', '.join(known)}")
     if options.plot is not None:
         model_plot.check(options.plot)
+    if options.slow_links > 1:
+        stack.enter_context(env.override(slow_links=options.slow_links))
     devices = frame.open_devices(stack, options.devices)
     options = options.on(cpu=any(device.info.is_cpu for device in devices))
     model = options.model()
@@ -237,12 +244,13 @@ def _split(
     before = _arrays(devices)
     name = named.split if named.split != "auto" else f"auto:{found.mode}"
     with Llama(config, made, comm, found.placement, context=options.context) as model:
+        model.plan = found
         for count in options.prompts or ():
             for halves in _halves(model, options):
                 model.halves = halves
                 times = _times(partial(_prompt, model, count), devices, options.repeat)
-                yield _row(name, named, "halves" if halves else "-", f"pp{count}", count, times, model)
-            model.halves = False
+                yield _row(name, named, "halves" if model.in_halves(count) else "-", f"pp{count}", count, times, model)
+        model.halves = two_halves.AUTO
         for step in options.steps:
             for depth in options.depths or ():
                 model.rewind()
@@ -256,10 +264,10 @@ def _split(
             taken["sums"] = _sums(model, comm, count)
 
 
-def _halves(model: Llama, options: Options) -> tuple[bool, ...]:
-    """Return how a split's prompts are run: whole ones, and halves where they are asked for and possible."""
+def _halves(model: Llama, options: Options) -> tuple[str, ...]:
+    """Return how a split's prompts are run: as asked for where ranks sum, else in one way."""
     sums = model.placement.mode == "tensor" and model.comm.nranks > 1
-    return (False, True) if options.halves and sums else (False,)
+    return options.halves if sums else (two_halves.OFF,)
 
 
 def _arrays(devices: Sequence[Device]) -> list[int]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vkpar import dtypes
 from vkpar.bench.frame import frame, table
+from vkpar.bench.measure import job
 from vkpar.bench.measure.checked import CheckedCollective, terms_of
-from vkpar.bench.measure.collectives import TABLE, Collective, Setting
+from vkpar.bench.measure.collectives import TABLE, Collective, Setting, ranks_of
 from vkpar.bench.measure.exact import OPS
 from vkpar.comm import wires
 from vkpar.comm.communicator import Communicator
@@ -156,6 +157,7 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
     if not options.sizes or options.check < 1:
         raise InvalidUsageError("there is nothing to check: give at least one size, and check from 1")
+    job.current().alike(replace(options, devices=None))
     communicator, rig = frame.open_communicator(
         stack, options.devices, algorithm=options.algorithm, transport=options.transport
     )
@@ -191,14 +193,14 @@ def _settings(communicator: Communicator, collective: Collective, op: str | None
     Float64 is reduced only where every device computes it.
     """
     made = {}
-    infos = [device.info for device in communicator.devices]
+    infos = [info for each in job.current().gather([device.info for device in communicator.devices]) for info in each]
     lossy = _WIRES if collective.reduces and op not in ("max", "min") else _WIRES[-1:]
     for name in (*lossy, *_DTYPES):
         dtype = dtypes.resolve("float32" if name in lossy else name)
         wire = name if name in lossy else _WIRES[-1]
         root = communicator.nranks - 1
         if not collective.reduces or wires.lacking(dtype, infos) is None:
-            made[name] = Setting(communicator.devices, dtype, 0, op or "sum", root, wire)
+            made[name] = Setting(ranks_of(communicator), dtype, 0, op or "sum", root, wire)
     return made
 
 

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from vkpar import dtypes, env
 from vkpar.bench.frame import frame, profiled, table
+from vkpar.bench.measure import job
 from vkpar.bench.measure.checked import CheckedCollective, terms_of
-from vkpar.bench.measure.collectives import TABLE, Collective, Launch, Setting
+from vkpar.bench.measure.collectives import TABLE, Collective, Launch, Setting, ranks_of
 from vkpar.comm import wires
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.observe.profile import Profile
 from vkpar.comm.requests.checks import check_rank
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, UnsupportedError
 
 DTYPES: Final = (
     *("float32", "float16", "bfloat16", "float64"),
@@ -263,11 +264,14 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     sizes = options.sizes()
     wire = options.taken_wire
     options = replace(options, wire=wire)
+    if job.current().size > 1 and (options.profile or options.trace):
+        raise UnsupportedError("--profile and --trace look into one process: start it without mpiexec")
+    job.current().alike(replace(options, devices=None))
     communicator, rig = frame.open_communicator(
         stack, options.devices, wire=wire, algorithm=options.algorithm, transport=options.transport
     )
-    check_rank(communicator.devices, options.root)
-    setting = Setting(communicator.devices, dtypes.resolve(options.dtype), 0, options.op, options.root, wire)
+    check_rank(ranks_of(communicator), options.root)
+    setting = Setting(ranks_of(communicator), dtypes.resolve(options.dtype), 0, options.op, options.root, wire)
     algorithm = frame.requested_algorithm(options.algorithm)
     report = Report(options, algorithm, _check_text(options, setting), rig)
     return report, _rows(report, communicator, [setting.of(nbytes) for nbytes in sizes])
@@ -339,12 +343,13 @@ def _measure(
 
 
 def _time(calls: int, communicator: Communicator, launch: Launch) -> tuple[float, list[float]]:
-    """Return the time of all calls, and each one's on the host, in seconds.
+    """Return the time of all calls, the slowest process', and each one's on the host, in seconds.
 
     In place, the numbers of a reduction grow from call to call and may overflow: the time does not depend on them.
     """
     for device in communicator.devices:
         device.synchronize()
+    job.current().gather(None)
     host = []
     start = time.perf_counter()
     for _ in range(calls):
@@ -352,4 +357,4 @@ def _time(calls: int, communicator: Communicator, launch: Launch) -> tuple[float
         work = launch()
         host.append(time.perf_counter() - before)
     work.wait()
-    return time.perf_counter() - start, host
+    return max(job.current().gather(time.perf_counter() - start)), host

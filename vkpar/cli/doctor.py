@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,21 +53,26 @@ def run(options: Options) -> int:
         InvalidUsageError: a file that cannot be written, before anything is looked at.
         UnsupportedError: a frozen program.
     """
-    for file in (options.junit, options.html):
-        if file is not None:
-            _check_file(file)
     visit = Visit(options.devices, options.quick)
-    quiet = options.json or options.row
+    prints = visit.job.prints
+    for file in (options.junit, options.html):
+        if file is not None and prints:
+            _check_file(file)
+    visit.job.alike(replace(options, devices=None))
+    quiet = options.json or options.row or not prints
     terminal = console.console()
     width = terminal.width if sys.stdout.isatty() or "COLUMNS" in os.environ else None
     lines = report.Lines(width)
     if not quiet:
         terminal.print(f"vkpar doctor {vkpar.__version__}{', quick' if options.quick else ''}")
-    for finding in visit.run(_announce):
-        _announce("")
+    announce = _announce if prints else _say_nothing
+    for finding in visit.run(announce):
+        announce("")
         if not quiet:
             _print(terminal, lines.of(finding))
-    _announce("")
+    announce("")
+    if not prints:
+        return 0 if visit.ok else _FAILED
     document = private.cleaned(visit.as_dict())
     for file, made in ((options.junit, report.junit), (options.html, page.page)):
         if file is not None:
@@ -120,6 +125,10 @@ def _print_row(visit: Visit, document: dict[str, Any], lines: report.Lines, term
     for finding in visit.findings:
         if finding.state == FAILED:
             _print(terminal, lines.line(finding, alone=True))
+
+
+def _say_nothing(check: str, subject: str = "") -> None:
+    """Leave it to the first process."""
 
 
 def _announce(check: str, subject: str = "") -> None:

@@ -14,11 +14,13 @@ from typing import Any, Final, NoReturn
 
 import vkpar
 from vkpar.bench.commands import WIRE_HELP, add_benchmarks, add_command, add_devices, add_json
+from vkpar.bench.measure import job
 from vkpar.errors import InvalidUsageError, VkparError
 
 _OK: Final = 0
 _ERROR: Final = 2  # wrong usage or a failed call; 1 says that a check failed
 _INTERRUPTED: Final = 130
+_OVER_PROCESSES: Final = ("bench", "doctor")
 
 
 class _Misuse(InvalidUsageError):
@@ -47,14 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        try:
+        with _together(given):
             options, unknown = _parser().parse_known_args(given)
             if unknown:
                 options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             with _progress():
                 return int(options.run(options))
-        finally:
-            sys.stdout.flush()
     except BrokenPipeError:
         return _closed_pipe()
     except SystemExit as leaving:
@@ -65,12 +65,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("vkpar: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except (VkparError, MemoryError) as error:
-        return _failed(error, as_json="--json" in given)
+        return _failed(error, as_json="--json" in given, silent=_meets(given) and job.number() > 0)
 
 
-def _failed(error: Exception, *, as_json: bool) -> int:
+@contextmanager
+def _together(given: Sequence[str]) -> Iterator[None]:
+    """Have the processes that mpiexec started run a command together, and end by one error, if by any."""
+    meets = _meets(given)
+    try:
+        together = job.start() if meets else job.current()
+        try:
+            yield
+        except (VkparError, MemoryError) as error:
+            ending = together.ended(error)
+            if ending is error:
+                raise
+            raise ending from error
+        else:
+            together.finish()
+        finally:
+            if meets:
+                job.end()
+    finally:
+        sys.stdout.flush()
+
+
+def _meets(given: Sequence[str]) -> bool:
+    """Say whether processes run this command together, of which the first prints."""
+    return next((word for word in given if not word.startswith("-")), "") in _OVER_PROCESSES
+
+
+def _failed(error: Exception, *, as_json: bool, silent: bool) -> int:
     """Print what went wrong, as one JSON object on standard output where that is all that may be printed."""
     message = str(error) or type(error).__name__
+    if silent:
+        return _ERROR
     if as_json:
         public = next(kind.__name__ for kind in type(error).__mro__ if not kind.__name__.startswith("_"))
         return _print_json({"ok": False, "type": public, "message": message}, _ERROR)
@@ -87,7 +116,8 @@ def _progress() -> Iterator[None]:
     if logger.hasHandlers():
         yield  # somebody else listens
         return
-    handler, level = logging.StreamHandler(sys.stderr), logger.level
+    level = logger.level
+    handler = logging.StreamHandler(sys.stderr) if job.current().prints else logging.NullHandler()
     handler.setFormatter(logging.Formatter("vkpar: %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

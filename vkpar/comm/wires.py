@@ -78,6 +78,12 @@ class WirePlan:
         """Return the byte of a slot at which the scales begin, for formats that have any."""
         return self.blocks(slot_nbytes) * self.final.payload
 
+    def used(self, blocks: int, slot_nbytes: int, *, final: bool) -> list[tuple[int, int]]:
+        """Return what of a slot so many blocks take, as bytes from its start and lengths: payloads, and any scales."""
+        form = self.final if final else self.contribution
+        parts = (0, blocks * form.payload), (self.tail_at(slot_nbytes), blocks * form.tail)
+        return [part for part in parts if part[1]]
+
 
 def plan(dtype: DType, wire: str, algorithm: Algorithm, op: str = "sum") -> WirePlan:
     """Return the formats for arrays of ``dtype``; only float32 can lose precision on a wire.

@@ -87,7 +87,7 @@ def _run(console: Console, found: report.Report, selector: str | None, path: str
         communicator = stack.enter_context(vkpar.Communicator(devices, wire=found.wire))
         transports = communicator.transports()
         found.ranks = [topology.describe_rank(rank, dev.info, transports[rank]) for rank, dev in enumerate(devices)]
-        found.links = topology.describe_links(communicator)
+        found.links = topology.describe_links(communicator.links())
         found.rig = topology.explain(devices)
         report.show_rig(console, found)
         for count in checks.COUNTS:

@@ -1,9 +1,10 @@
-"""The devices together: data over every link, sums by every algorithm, wire and transport, and a captured step."""
+"""The devices together, of one process, and over several: data over every link, sums, and a captured step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,12 +12,15 @@ import numpy as np
 import vkpar
 from vkpar import Communicator, Device, dtypes, env
 from vkpar.bench.measure.checked import CheckedCollective
-from vkpar.bench.measure.collectives import TABLE, Setting
+from vkpar.bench.measure.collectives import TABLE, Setting, ranks_of
+from vkpar.bench.measure.job import Job
 from vkpar.comm import wires
 from vkpar.comm.rig.transports import mapped, staged
 from vkpar.comm.schedule.algorithms.table import TABLE as _ALL
 from vkpar.doctor.findings import FAILED, OK, SKIPPED, Finding
 from vkpar.doctor.place import Place
+from vkpar.errors import VkparError
+from vkpar.text import number
 from vkpar.timeouts import DOCTOR_COLLECTIVE_SECONDS
 
 ALGORITHMS: Final = tuple(_ALL)
@@ -25,6 +29,8 @@ _COUNTS: Final = (6, 40_003)  # less than a block, and several with a piece that
 _WORDS: Final = 70_001
 _ROUNDS: Final = 3
 _OF_ONE_MODEL: Final = "direct"  # every rank adds, so that all must round alike
+OPENED: Final = "processes"
+_CARRIED: Final = "run vkpar doctor on each host without mpiexec, and MPI's own tests: one of the two carries wrongly"
 _LINK: Final = "use these two together no more: update their drivers, and report it (VKPAR_LINK=bridged may help)"
 
 
@@ -86,7 +92,7 @@ def _sums(place: Place, devices: Sequence[Device], algorithm: str, transport: st
     place.stage(f"over the transport {transport}")
     used = wires.NAMES if transport == staged.NAME or not place.quick else wires.NAMES[:1]
     with env.override(tuning="off"), _opened(devices, algorithm, transport) as comm:
-        wrong = {wire: number for wire in used if (number := _wrong(place, comm, wire))}
+        wrong = {wire: found for wire in used if (found := _wrong(place, comm, wire))}
     ranks = "" if algorithm != _OF_ONE_MODEL else f" on {len(devices)} ranks of one model"
     if not wrong:
         return Finding.of(OK, f"{transport}{ranks}: wires {', '.join(used)}", transport=transport)
@@ -163,3 +169,103 @@ def _step(comm: Communicator, x: Iterable[vkpar.Array], w: Iterable[vkpar.Array]
 
 def _different(array: vkpar.Array, row: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> int:
     return int(np.count_nonzero(array.numpy().view(np.uint32) != row.view(np.uint32)))
+
+
+# ---- over the processes that mpiexec started ----
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What the checks over processes are given: the processes, and a communicator over all of them."""
+
+    job: Job
+    comm: Communicator
+    quick: bool
+
+
+def visits(job: Job, own: Iterable[Finding]) -> Generator[Finding, None, bool]:
+    """Yield what was found on every host, whose first process looks; say whether all of it is well.
+
+    In the first process these are the findings of all, elsewhere its own host's.
+    """
+    made = []
+    for finding in own if job.hosts.index(job.hosts[job.number]) == job.number else ():
+        made.append(finding)
+        yield finding
+    told = job.gather(made)
+    for host, found in zip(job.hosts[1:], told[1:], strict=True):
+        if job.prints:
+            yield from (replace(finding, subject=f"{host} {finding.subject}".rstrip()) for finding in found)
+    return all(finding.state != FAILED for found in told for finding in found)
+
+
+def meet(job: Job, selector: str | None, stack: ExitStack, *, quick: bool) -> tuple[Meeting, Finding]:
+    """Open every process' devices, and a communicator over all; return what checks need, and what there is.
+
+    Raises:
+        VkparError: in every process, where one cannot.
+    """
+    devices = [stack.enter_context(device) for device in vkpar.open_devices(selector)]
+    job.gather(None)  # all have theirs
+    stack.enter_context(env.override(tuning="off"))
+    comm = stack.enter_context(Communicator(devices, timeout=DOCTOR_COLLECTIVE_SECONDS, mpi=job.comm))
+    names = job.gather([device.info.name for device in devices])
+    told = [f"{host}: {', '.join(own)}" for host, own in zip(job.hosts, names, strict=True)]
+    each = "; ".join(f"{which} {text}" for which, text in enumerate(told))
+    return Meeting(job, comm, quick), Finding.of(OK, f"{number(comm.nranks, 'rank')}: {each}", ranks=names)
+
+
+def moved(meeting: Meeting) -> Iterator[Finding]:
+    """Check that what each rank gives each other one arrives."""
+    wrong = sum(_wrong_over(meeting, "all_to_all", count, wires.NAMES[0]) for count in _COUNTS)
+    yield _found(wrong, f"from each of {meeting.comm.nranks} ranks to each")
+
+
+def summed_over_processes(meeting: Meeting) -> Iterator[Finding]:
+    """Check sums on every wire, and that all processes get the same bits."""
+    used = wires.NAMES[:1] if meeting.quick else wires.NAMES
+    wrong = sum(_wrong_over(meeting, "all_reduce", count, wire) for wire in used for count in _COUNTS)
+    yield _found(wrong, f"wires {', '.join(used)}")
+
+
+def _wrong_over(meeting: Meeting, name: str, count: int, wire: str) -> int:
+    setting = Setting(ranks_of(meeting.comm), dtypes.float32, count, wire=wire)
+    return CheckedCollective(TABLE[name], meeting.comm, setting).wrong()
+
+
+def _found(wrong: int, told: str) -> Finding:
+    return Finding.of(FAILED, f"{wrong} wrong elements: {told}", _CARRIED) if wrong else Finding.of(OK, told)
+
+
+def captured_over_processes(meeting: Meeting) -> Iterator[Finding]:
+    """Check that a captured step of products and sums gives what it gives eagerly, bit for bit, each time."""
+    comm = meeting.comm
+    x, w = _operands(comm.devices, comm.local_ranks.start)
+    eager = [array.numpy() for array in _step(comm, x, w)]
+    with vkpar.capture(comm.devices, comm=comm) as graph:
+        made = _step(comm, x, w)
+    wrong = 0
+    with closing(graph):
+        for _ in range(_ROUNDS):
+            graph.launch().wait(DOCTOR_COLLECTIVE_SECONDS)
+            wrong += sum(_different(array, row) for array, row in zip(made, eager, strict=True))
+    yield _found(sum(meeting.job.gather(wrong)), f"a step with a sum, launched {_ROUNDS} times, as eager bit for bit")
+
+
+def _operands(devices: Iterable[Device], first: int) -> tuple[list[vkpar.Array], list[vkpar.Array]]:
+    x, w = [], []
+    for rank, device in enumerate(devices, first):
+        rng = np.random.default_rng(rank)
+        x.append(device.array(rng.standard_normal((1, 64)).astype(np.float32)))
+        w.append(device.array(rng.standard_normal((64, 64)).astype(np.float32)))
+    return x, w
+
+
+def ended(job: Job, error: VkparError) -> Finding:
+    """Return the line of what ended the checks in all processes."""
+    return Finding.of(FAILED, str(job.ended(error)), "see docs/several-machines.md: when a process fails")
+
+
+def skipped() -> Finding:
+    """Return the line of processes that never met."""
+    return Finding.of(SKIPPED, "what failed before is to be mended first")

@@ -65,7 +65,7 @@ def heading_of(finding: Finding) -> str:
     section = finding.section
     if section in (table.DEVICES, table.KERNELS):
         return f"device {finding.subject}"
-    return "all devices together" if section == table.RIG else section
+    return {table.RIG: "all devices together", table.PROCESSES: "all processes together"}.get(section, section)
 
 
 def subject_of(finding: Finding) -> str:

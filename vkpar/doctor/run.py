@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import vkpar
-from vkpar.doctor import children, drivers, table
+from vkpar.bench.measure import job
+from vkpar.doctor import children, drivers, links, table
 from vkpar.doctor.children import Announce, Job, Run
 from vkpar.doctor.findings import FAILED, OK, SKIPPED, Finding
+from vkpar.errors import VkparError
 from vkpar.vulkan.machine import manifests
 
 _LIST: Final = "devices"  # what lists the devices of the drivers that are left
@@ -26,12 +29,14 @@ class Visit:
         quick: take a sample.
         findings: so far.
         seconds: that it took.
+        job: the processes that look.
     """
 
     selector: str | None = None
     quick: bool = False
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
+    job: job.Job = field(default_factory=job.current)
 
     @property
     def ok(self) -> bool:
@@ -61,8 +66,8 @@ class Visit:
     def run(self, announce: Announce) -> Iterator[Finding]:
         """Run every check, and yield what it found; ``announce`` is told what begins."""
         start = time.monotonic()
-        for finding in self._run(announce):
-            whole = replace(finding, section=table.BY_NAME[finding.check].section)
+        own = (replace(found, section=table.BY_NAME[found.check].section) for found in self._run(announce))
+        for whole in own if self.job.size == 1 else self._over_processes(own, announce):
             self.findings.append(whole)
             self.seconds = time.monotonic() - start
             yield whole
@@ -94,6 +99,26 @@ class Visit:
         yield from children.side_by_side(runs[:apart], announce)
         yield from children.side_by_side(runs[apart:], announce)
 
+    def _over_processes(self, own: Iterable[Finding], announce: Announce) -> Iterator[Finding]:
+        """Look at each host by one process, then at all of them together."""
+        well = yield from links.visits(self.job, own)
+        together = [_here(links.skipped(), links.OPENED)] if not well else self._meet(announce)
+        yield from (replace(found, section=table.PROCESSES) for found in together)
+
+    def _meet(self, announce: Announce) -> Iterator[Finding]:
+        name, began = links.OPENED, time.monotonic()
+        try:
+            with ExitStack() as stack:
+                announce(name, "")
+                meeting, opened = links.meet(self.job, self.selector, stack, quick=self.quick)
+                yield _here(opened, name, time.monotonic() - began)
+                for check in table.of(table.PROCESSES):
+                    name, began = check.name, time.monotonic()
+                    announce(name, "")
+                    yield from (_here(found, name, time.monotonic() - began) for found in check.run(meeting))
+        except VkparError as error:
+            yield _here(links.ended(self.job, error), name, time.monotonic() - began)
+
     def _machine(self, announce: Announce) -> Generator[Finding, None, list[str] | None]:
         """Look at the machine and at each driver alone; return the manifests to take, None for all that there are."""
         runs = [self._start([_job(check, "") for check in table.of(table.MACHINE)], os.environ)]
@@ -124,6 +149,10 @@ class Visit:
 
     def _start(self, jobs: Sequence[Job], environment: Mapping[str, str]) -> Callable[[], Run]:
         return lambda: Run(jobs, {"quick": self.quick}, environment)
+
+
+def _here(found: Finding, check: str, seconds: float = 0.0) -> Finding:
+    return replace(found, check=check, seconds=seconds)
 
 
 def _job(check: table.Check, subject: str, **arguments: Any) -> Job:

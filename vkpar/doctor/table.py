@@ -9,7 +9,7 @@ from typing import Final
 from vkpar.doctor import conformance, devices, drivers, links, machine
 from vkpar.doctor.findings import Finding
 
-MACHINE, DRIVERS, DEVICES, KERNELS, RIG = "machine", "drivers", "devices", "kernels", "rig"
+MACHINE, DRIVERS, DEVICES, KERNELS, RIG, PROCESSES = "machine", "drivers", "devices", "kernels", "rig", "processes"
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Check:
         title: what it looks at, in words.
         limit: seconds after which it hangs.
         run: takes the child's :class:`~vkpar.doctor.place.Place` and what the section gives every check: nothing
-            (machine), ``path`` and ``variable`` (drivers), ``index`` (devices and kernels), ``indices`` (rig).
+            (machine), ``path`` and ``variable`` (drivers), ``index`` (devices and kernels), ``indices`` (rig). Those of
+            processes run in no child, and take a :class:`~vkpar.doctor.links.Meeting` alone.
         apart: in a process of its own, though what was imported before serves it too.
     """
 
@@ -55,6 +56,9 @@ CHECKS: Final = (
     *(Check(f"all_reduce {name}", RIG, "sums on every wire", 120, links.summing(name)) for name in links.ALGORITHMS),
     Check("replicas", RIG, "equal bits on all ranks, again and again", 60, links.replicas),
     Check("captured", RIG, "a captured step with sums", 60, links.captured),
+    Check("moves over MPI", PROCESSES, "data from each rank to each", 60, links.moved),
+    Check("sums over MPI", PROCESSES, "sums on every wire, equal bits everywhere", 60, links.summed_over_processes),
+    Check("captured over MPI", PROCESSES, "a captured step with sums", 60, links.captured_over_processes),
 )
 BY_NAME: Final = {check.name: check for check in CHECKS}
 

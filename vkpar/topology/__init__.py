@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,8 @@ from vkpar import env
 from vkpar.vulkan.machine.selector import without_duplicates
 
 if TYPE_CHECKING:
-    from vkpar import Communicator, Device, DeviceInfo
+    from vkpar import Device, DeviceInfo
+    from vkpar.comm.rig.links import Link
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ def describe_rank(rank: int, device: DeviceInfo, transport: str) -> RankInfo:
     return RankInfo(rank, device.name, device.vendor, driver, device.type, device.memory_bytes, transport)
 
 
-def describe_links(communicator: Communicator) -> list[LinkGroup]:
-    """Return the communicator's links, grouped by kind and reason."""
+def describe_links(links: Iterable[Link]) -> list[LinkGroup]:
+    """Return a communicator's links, grouped by kind and reason."""
     groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for link in communicator.links():
+    for link in links:
         groups.setdefault((link.kind, link.reason), []).append((link.src, link.dst))
     return [LinkGroup(kind, pairs, reason) for (kind, reason), pairs in groups.items()]
 

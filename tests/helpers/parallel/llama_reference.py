@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from vkpar.parallel.models import naming
 from vkpar.parallel.models.config import Config
 from vkpar.testing import U, gamma, wire_of
 
@@ -84,16 +85,38 @@ class Reference:
     def norm(self, x: F64, name: str) -> F64:
         mean = np.mean(x**2, axis=-1, keepdims=True) + self.config.epsilon
         mean = self.off(mean, gamma(x.shape[-1] + 4) * mean)
-        return self.rounded(x / np.sqrt(mean) * self.tensors[name], 6)
+        weight = self.tensors[name] + self.config.differs.centred
+        return self.rounded(x / np.sqrt(mean) * weight, 6)
 
     def head_norm(self, x: F64, name: str) -> F64:
         """Each head's norm, where the model has such norms."""
         return self.halved(self.norm(x, name)) if name in self.tensors else x
 
-    def rope(self, x: F64, positions: NDArray[Any]) -> F64:
+    def after(self, x: F64, name: str) -> F64:
+        """The norm of what half a block gives, where the model has such norms."""
+        return self.norm(x, name) if self.config.post_norms else x
+
+    def embedded(self, tokens: Sequence[int]) -> F64:
+        rows = self.tensors["model.embed_tokens.weight"][list(tokens)]
+        return (
+            self.rounded(rows * float(np.float32(math.sqrt(self.config.hidden))))
+            if self.config.differs.scaled
+            else rows
+        )
+
+    def gate(self, x: F64) -> F64:
+        """The function of gates."""
+        if self.config.differs.gate == "swiglu":
+            made = x / (1 + np.exp(-x))
+            return self.off(made, (9 + 2 * np.abs(x)) * U * np.abs(made))
+        inner = math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)
+        made = x / (1 + np.exp(-inner))
+        return self.off(made, (12 + 8 * np.abs(inner)) * U * np.abs(made))
+
+    def rope(self, x: F64, positions: NDArray[Any], block: int) -> F64:
         """x: (heads, T, width)."""
         half = self.config.head_dim // 2
-        angles = positions[:, None] * inverse_frequencies(self.config)
+        angles = positions[:, None] * inverse_frequencies(self.config, block)
         angles = self.off(angles, 8 * U * np.abs(angles))
         cos, sin = (self.off(turn, 8 * U) for turn in (np.cos(angles), np.sin(angles)))
         first, second = (
@@ -107,15 +130,15 @@ class Reference:
         size = np.concatenate([np.abs(a) + np.abs(b)] * 2, -1)
         return self.off(made, 3 * U * size)
 
-    def attention(self, q: F64, k: F64, v: F64) -> F64:
+    def attention(self, q: F64, k: F64, v: F64, block: int) -> F64:
         """q: (heads, T, width); k and v: (kv_heads, S, width)."""
         keys, values = (np.repeat(x, self.config.group, 0) for x in (k, v))
-        width, scale = q.shape[-1], 1 / math.sqrt(q.shape[-1])
+        width, scale = q.shape[-1], self.config.scale or 1 / math.sqrt(q.shape[-1])
         size = np.einsum("htd,hsd->hts", np.abs(q), np.abs(keys)) * scale
         scores = self.off(np.einsum("htd,hsd->hts", q, keys) * scale, gamma(width + 3) * size)
         t, s = scores.shape[1:]
         seen = np.arange(s)[None, :] <= self.position + np.arange(t)[:, None]
-        if self.config.window is not None:
+        if self.config.window is not None and self.config.slides(block):
             seen &= np.arange(s)[None, :] > self.position + np.arange(t)[:, None] - self.config.window
         scores = np.where(seen, scores, -np.inf)
         depth = np.where(seen, scores.max(axis=-1, keepdims=True) - scores, 0)
@@ -128,7 +151,8 @@ class Reference:
         """Go on with ``tokens``; return (T, vocabulary)."""
         config = self.config
         positions = self.position + np.arange(len(tokens))
-        x = self.tensors["model.embed_tokens.weight"][list(tokens)]
+        x = self.embedded(tokens)
+        names = naming.TRANSFORMERS.of_family(config.differs).blocks
 
         def heads(part: F64) -> F64:
             return part.reshape(len(tokens), -1, config.head_dim).swapaxes(0, 1)
@@ -138,28 +162,28 @@ class Reference:
             normed = self.norm(x, own + "input_layernorm.weight")
             q, k, v = (self.halved(heads(self.product(normed, f"{own}self_attn.{name}_proj.weight"))) for name in "qkv")
             q, k = (self.head_norm(x, f"{own}self_attn.{name}_norm.weight") for x, name in ((q, "q"), (k, "k")))
-            q, k = self.halved(self.rope(q, positions)), self.halved(self.rope(k, positions))
+            q, k = (self.halved(self.rope(part, positions, block)) for part in (q, k))
             k, v = (self.off(part, self.kept * np.abs(part)) for part in (k, v))
             before = self.caches[block]
             if before is not None:
                 k, v = (np.concatenate(pair, 1) for pair in zip(before, (k, v), strict=True))
             self.caches[block] = (k, v)
-            mixed = self.halved(self.attention(q, k, v)).swapaxes(0, 1).reshape(len(tokens), -1)
-            x = self.rounded(x + self.product(mixed, own + "self_attn.o_proj.weight", self.ranks))
-            normed = self.norm(x, own + "post_attention_layernorm.weight")
+            mixed = self.halved(self.attention(q, k, v, block)).swapaxes(0, 1).reshape(len(tokens), -1)
+            made = self.product(mixed, own + "self_attn.o_proj.weight", self.ranks)
+            x = self.rounded(x + self.after(made, names.get("attention.post", "").format(block)))
+            normed = self.norm(x, names["forward.norm"].format(block))
             gate, up = (self.product(normed, f"{own}mlp.{name}_proj.weight") for name in ("gate", "up"))
-            gated = gate / (1 + np.exp(-gate))
-            gated = self.off(gated, (9 + 2 * np.abs(gate)) * U * np.abs(gated)) * up
-            x = self.rounded(x + self.product(gated, own + "mlp.down_proj.weight", self.ranks))
+            made = self.product(self.gate(gate) * up, own + "mlp.down_proj.weight", self.ranks)
+            x = self.rounded(x + self.after(made, names.get("forward.post", "").format(block)))
         self.position += len(tokens)
         normed = self.norm(x, "model.norm.weight")
         return self.product(normed, "model.embed_tokens.weight" if config.tied else "lm_head.weight")
 
 
-def inverse_frequencies(config: Config) -> F64:
+def inverse_frequencies(config: Config, block: int = 0) -> F64:
     half = config.head_dim // 2
-    found = config.theta ** (-np.arange(half) / half)
-    scaling = config.scaling
+    theta, scaling = config.rotary(block)
+    found = theta ** (-np.arange(half) / half)
     if scaling is None:
         return found
     if not isinstance(scaling, Mapping):  # one divisor, or one of each frequency

@@ -6,18 +6,22 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Protocol, TextIO
 
 import vkpar
 from vkpar import env, topology
 from vkpar.bench.frame import table
+from vkpar.bench.measure import job
 from vkpar.comm.communicator import Communicator
+from vkpar.comm.rig.links import MPI
 from vkpar.device import Device
+from vkpar.text import number
 
 # What ``-n auto`` aims at: so long a measurement, of so many calls.
 AUTO_SECONDS: Final = 0.2
 AUTO_CALLS: Final = (5, 1000)
+_BY_MPI: Final = "from host memory to host memory"
 
 
 class Row(Protocol):
@@ -78,7 +82,8 @@ def run(start: Start, *, as_json: bool = False, stream: TextIO | None = None) ->
         VkparError: what the library raises, for wrong options before anything runs.
     """
     target = stream if stream is not None else sys.stdout
-    emit = table.Lines(target, quiet=as_json)
+    prints = job.current().prints
+    emit = table.Lines(target, quiet=as_json or not prints)
     with ExitStack() as stack:
         report, rows = start(stack)
         emit(*report.header(emit.width))
@@ -86,7 +91,7 @@ def run(start: Start, *, as_json: bool = False, stream: TextIO | None = None) ->
             report.rows.append(row)
             emit(row.text(emit.width))
         emit(*report.footer())
-    if as_json:
+    if as_json and prints:
         table.as_json(report.as_dict(), target)
     return 1 if any(report.wrong()) else 0
 
@@ -119,12 +124,17 @@ def open_communicator(
 ) -> tuple[Communicator, RigInfo]:
     """Open devices and a communicator over them, closed with ``stack``; return it and its description.
 
-    A single device that nobody asked for by name is opened twice: two virtual ranks.
+    Alone, a single device that nobody asked for by name is opened twice: two virtual ranks. The communicator is
+    over all processes of the command.
 
     Raises:
         VkparError: what opening them raises.
     """
     devices = open_devices(stack, selector)
+    together = job.current()
+    if together.size > 1:
+        together.gather(None)  # all have their devices
+        return connect(stack, devices, wire=wire, algorithm=algorithm, transport=transport, mpi=together.comm)
     if selector is None and not env.get().devices and len(devices) == 1:
         devices += open_devices(stack, str(devices[0].info.index))
     return connect(stack, devices, wire=wire, algorithm=algorithm, transport=transport)
@@ -136,30 +146,39 @@ def open_devices(stack: ExitStack, selector: str | None) -> list[Device]:
 
 
 def connect(
-    stack: ExitStack, devices: Sequence[Device], *, wire: str | None, algorithm: str, transport: str
+    stack: ExitStack, devices: Sequence[Device], *, wire: str | None, algorithm: str, transport: str, mpi: Any = None
 ) -> tuple[Communicator, RigInfo]:
     """Open a communicator over ``devices``, closed with ``stack``; return it and its description."""
-    communicator = stack.enter_context(Communicator(devices, wire=wire, algorithm=algorithm, transport=transport))
+    communicator = stack.enter_context(
+        Communicator(devices, wire=wire, algorithm=algorithm, transport=transport, mpi=mpi)
+    )
     return communicator, _describe(devices, communicator)
 
 
 def _describe(devices: Sequence[Device], communicator: Communicator) -> RigInfo:
-    return RigInfo(
-        versions=table.versions(),
-        ranks=[
-            topology.describe_rank(rank, device.info, transport)
-            for rank, (device, transport) in enumerate(zip(devices, communicator.transports(), strict=True))
-        ],
-        links=topology.describe_links(communicator),
-        explanation=topology.explain(devices),
-    )
+    together = job.current() if communicator.nranks > len(devices) else job.Job()
+    own = [
+        topology.describe_rank(rank, device.info, transport)
+        for rank, device, transport in zip(communicator.local_ranks, devices, communicator.transports(), strict=True)
+    ]
+    ranks = [rank for each in together.gather(own) for rank in each]
+    joined = [replace(link, reason=_BY_MPI) if link.kind == MPI else link for link in communicator.links()]
+    told = together.gather(joined)
+    links = {(link.src, link.dst): link for each in told for link in each}
+    explanation = topology.explain(devices)
+    if together.size > 1:
+        hosts = number(len(set(together.hosts)), "host")
+        explanation = (
+            f"{len(ranks)} ranks in {together.size} processes on {hosts}; those on the same device are virtual."
+        )
+    return RigInfo(table.versions(), ranks, topology.describe_links(links[pair] for pair in sorted(links)), explanation)
 
 
-def describe_device(number: int, device: Device) -> dict[str, Any]:
-    """Return what reports say of the ``number``-th device where there are no ranks."""
-    described = asdict(topology.describe_rank(number, device.info, ""))
+def describe_device(index: int, device: Device) -> dict[str, Any]:
+    """Return what reports say of the ``index``-th device where there are no ranks."""
+    described = asdict(topology.describe_rank(index, device.info, ""))
     del described["rank"], described["transport"]
-    return {"device": number, **described}
+    return {"device": index, **described}
 
 
 def described(devices: Sequence[Device]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -21,7 +21,25 @@ from vkpar.comm.engine.work import Work
 from vkpar.device import Device
 from vkpar.dtypes import DType
 
-Arrays = Sequence[Array | None]
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Stands for an array of another process' rank."""
+
+    size: int
+    dtype: DType
+
+    @property
+    def shape(self) -> tuple[int]:
+        """As of an array."""
+        return (self.size,)
+
+    def __getitem__(self, span: slice) -> Elsewhere:
+        return Elsewhere(len(range(self.size)[span]), self.dtype)
+
+
+Anywhere = Array | Elsewhere
+Arrays = Sequence[Anywhere | None]
 Launch = Callable[[], Work]
 
 
@@ -30,14 +48,14 @@ class Setting:
     """What is run.
 
     Attributes:
-        devices: the ranks.
+        devices: the ranks, None for those of other processes.
         count: elements of the size, see the module's text.
         op: of a reduction.
         root: the rank that gives or gets, where there is one.
         wire: how float32 crosses links in a reduction.
     """
 
-    devices: Sequence[Device]
+    devices: Sequence[Device | None]
     dtype: DType
     count: int
     op: str = "sum"
@@ -74,10 +92,20 @@ class Setting:
         """The wire that a call may name."""
         return self.wire if Terms(self.op, self.dtype, self.wire, self.nranks).takes_wire else None
 
-    def arrays(self, counts: Sequence[int] | None = None) -> list[Array]:
+    def arrays(self, counts: Sequence[int] | None = None) -> list[Anywhere]:
         """Return a new array per rank, of ``count`` elements or of ``counts``."""
-        sizes = [self.count] * self.nranks if counts is None else counts
-        return [device.empty(size, self.dtype) for device, size in zip(self.devices, sizes, strict=True)]
+        return [self.array(rank, count) for rank, count in enumerate(counts or [self.count] * self.nranks)]
+
+    def array(self, rank: int, count: int) -> Anywhere:
+        """Return a new array of one rank."""
+        device = self.devices[rank]
+        return Elsewhere(count, self.dtype) if device is None else device.empty(count, self.dtype)
+
+    def own(self, arrays: Arrays) -> list[Array | None]:
+        """Return what those ranks of this process have that lie in it."""
+        own = [array for array, device in zip(arrays, self.devices, strict=True) if device is not None]
+        assert not any(isinstance(array, Elsewhere) for array in own), "a rank's array is on its device"
+        return cast("list[Array | None]", own)
 
 
 @dataclass(frozen=True)
@@ -87,13 +115,13 @@ class Buffers:
     sources: Arrays
     results: Arrays
 
-    def given(self) -> list[Array]:
+    def given(self) -> list[Anywhere]:
         """Return the sources that there are."""
         return [array for array in self.sources if array is not None]
 
     def taken(self) -> list[Array]:
-        """Return the results that there are."""
-        return [array for array in self.results if array is not None]
+        """Return the results that there are in this process."""
+        return [array for array in self.results if isinstance(array, Array)]
 
 
 @dataclass(frozen=True)
@@ -123,14 +151,26 @@ class Collective:
     moves: bool = True
 
 
+def ranks_of(communicator: Communicator) -> list[Device | None]:
+    """Return by rank the device, None for those of other processes."""
+    first, devices = communicator.local_ranks.start, communicator.devices
+    own = communicator.local_ranks
+    return [devices[rank - first] if rank in own else None for rank in range(communicator.nranks)]
+
+
+def _here(array: Anywhere | None) -> Array | None:
+    return None if isinstance(array, Elsewhere) else array
+
+
 def _all_reduce_arrays(setting: Setting, in_place: bool) -> Buffers:
     sources = setting.arrays()
     return Buffers(sources, sources if in_place else setting.arrays())
 
 
 def _all_reduce(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
-    out = None if buffers.results is buffers.sources else buffers.results
-    return partial(communicator.all_reduce, buffers.sources, op=setting.op, out=out, wire=setting.explicit_wire)
+    out = None if buffers.results is buffers.sources else setting.own(buffers.results)
+    sources = setting.own(buffers.sources)
+    return partial(communicator.all_reduce, sources, op=setting.op, out=out, wire=setting.explicit_wire)
 
 
 def _reduce_scatter_arrays(setting: Setting, in_place: bool) -> Buffers:
@@ -142,20 +182,21 @@ def _reduce_scatter_arrays(setting: Setting, in_place: bool) -> Buffers:
 
 def _reduce_scatter(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
     call, wire = communicator.reduce_scatter, setting.explicit_wire
-    return partial(call, buffers.sources, op=setting.op, out=buffers.results, wire=wire)
+    out = setting.own(buffers.results)
+    return partial(call, setting.own(buffers.sources), op=setting.op, out=out, wire=wire)
 
 
 def _reduce_arrays(setting: Setting, in_place: bool) -> Buffers:
     sources, root = setting.arrays(), setting.root
-    results: list[Array | None] = [None] * setting.nranks
-    results[root] = sources[root] if in_place else setting.devices[root].empty(setting.count, setting.dtype)
+    results: list[Anywhere | None] = [None] * setting.nranks
+    results[root] = sources[root] if in_place else setting.array(root, setting.count)
     return Buffers(sources, results)
 
 
 def _reduce(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
     result, wire = buffers.results[setting.root], setting.explicit_wire
-    out = None if result is buffers.sources[setting.root] else result
-    return partial(communicator.reduce, buffers.sources, setting.root, op=setting.op, out=out, wire=wire)
+    out = None if result is buffers.sources[setting.root] else _here(result)
+    return partial(communicator.reduce, setting.own(buffers.sources), setting.root, op=setting.op, out=out, wire=wire)
 
 
 def _all_gather_arrays(setting: Setting, in_place: bool) -> Buffers:
@@ -165,26 +206,27 @@ def _all_gather_arrays(setting: Setting, in_place: bool) -> Buffers:
     return Buffers(setting.arrays(setting.parts), results)
 
 
-def _all_gather(communicator: Communicator, buffers: Buffers, _setting: Setting) -> Launch:
-    return partial(communicator.all_gather, buffers.sources, out=buffers.results)
+def _all_gather(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
+    return partial(communicator.all_gather, setting.own(buffers.sources), out=setting.own(buffers.results))
 
 
 def _broadcast_arrays(setting: Setting, in_place: bool) -> Buffers:
     results, root = setting.arrays(), setting.root
-    given = results[root] if in_place else setting.devices[root].empty(setting.count, setting.dtype)
+    given = results[root] if in_place else setting.array(root, setting.count)
     return Buffers([given if rank == root else None for rank in range(setting.nranks)], results)
 
 
 def _broadcast(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
     root = setting.root
+    results = setting.own(buffers.results)
     if buffers.sources[root] is buffers.results[root]:
-        return partial(communicator.broadcast, buffers.results, root)
-    return partial(communicator.broadcast, buffers.sources, root, out=buffers.results)
+        return partial(communicator.broadcast, results, root)
+    return partial(communicator.broadcast, setting.own(buffers.sources), root, out=results)
 
 
 def _scatter_arrays(setting: Setting, in_place: bool) -> Buffers:
     root = setting.root
-    given = setting.devices[root].empty(setting.count, setting.dtype)
+    given = setting.array(root, setting.count)
     results = setting.arrays(setting.parts)
     if in_place:
         results[root] = given[setting.spans[root]]
@@ -193,12 +235,12 @@ def _scatter_arrays(setting: Setting, in_place: bool) -> Buffers:
 
 def _scatter(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
     (given,) = buffers.given()
-    return partial(communicator.scatter, given, setting.root, out=buffers.results)
+    return partial(communicator.scatter, _here(given), setting.root, out=setting.own(buffers.results))
 
 
 def _gather_arrays(setting: Setting, in_place: bool) -> Buffers:
     root = setting.root
-    taken = setting.devices[root].empty(setting.count, setting.dtype)
+    taken = setting.array(root, setting.count)
     sources = setting.arrays(setting.parts)
     if in_place:
         sources[root] = taken[setting.spans[root]]
@@ -206,7 +248,8 @@ def _gather_arrays(setting: Setting, in_place: bool) -> Buffers:
 
 
 def _gather(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
-    return partial(communicator.gather, buffers.sources, setting.root, out=buffers.results[setting.root])
+    out = _here(buffers.results[setting.root])
+    return partial(communicator.gather, setting.own(buffers.sources), setting.root, out=out)
 
 
 def _all_to_all_arrays(setting: Setting, in_place: bool) -> Buffers:
@@ -217,17 +260,21 @@ def _all_to_all_arrays(setting: Setting, in_place: bool) -> Buffers:
     return Buffers(setting.arrays(), setting.arrays([setting.nranks * part for part in setting.parts]))
 
 
-def _all_to_all(communicator: Communicator, buffers: Buffers, _setting: Setting) -> Launch:
-    return partial(communicator.all_to_all, buffers.sources, out=buffers.results)
+def _all_to_all(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
+    return partial(communicator.all_to_all, setting.own(buffers.sources), out=setting.own(buffers.results))
 
 
 def _send_recv_arrays(setting: Setting, _in_place: bool) -> Buffers:
     return Buffers(setting.arrays(), setting.arrays())
 
 
-def _send_recv(communicator: Communicator, buffers: Buffers, _setting: Setting) -> Launch:
-    first, *others = buffers.taken()
-    return partial(communicator.send_recv, list(zip(buffers.given(), [*others, first], strict=True)))
+def _send_recv(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
+    ends = enumerate([*buffers.results[1:], buffers.results[0]], 1)
+    pairs = [
+        (source if isinstance(source, Array) else rank, result if isinstance(result, Array) else to % setting.nranks)
+        for rank, (source, (to, result)) in enumerate(zip(buffers.sources, ends, strict=True))
+    ]
+    return partial(communicator.send_recv, [pair for pair in pairs if not all(isinstance(end, int) for end in pair)])
 
 
 def _everywhere(factor: float) -> Callable[[int], float]:

@@ -96,13 +96,11 @@ class GraphCarrier:
 
 def extents_of(slab: Slab, plan: WirePlan) -> ExtentsOf:
     """Return what says which bytes of a slot are in use: the blocks' payloads, and their scales if there are any."""
-    tail = plan.tail_at(slab.slot_nbytes)
 
     def found(slot: int, span: Span, final: bool) -> list[Extent]:
-        form, first = plan.final if final else plan.contribution, slab.byte_of(slot)
-        payload, scales = span.blocks * form.payload, span.blocks * form.tail
-        if scales and tail - payload <= _GAP:
-            return [(first, tail + scales)]
-        return [(start, nbytes) for start, nbytes in ((first, payload), (first + tail, scales)) if nbytes]
+        first, used = slab.byte_of(slot), plan.used(span.blocks, slab.slot_nbytes, final=final)
+        if len(used) == 2 and used[1][0] - used[0][1] <= _GAP:
+            used = [(0, sum(used[1]))]
+        return [(first + start, nbytes) for start, nbytes in used]
 
     return found

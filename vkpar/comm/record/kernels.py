@@ -11,6 +11,7 @@ from vkpar.abi import wire as abi
 from vkpar.abi.words import pack, padded, width
 from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.record.plain_copies import Copier
+from vkpar.comm.record.slow import SlowRoad
 from vkpar.comm.requests.operands import Operands, Placement, Window
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
@@ -114,6 +115,7 @@ class Recorder:
         self._spec = spec
         self._operands = operands
         self.tape = Tape(self._device.handle, rig.pools[rank], places)
+        self._slow = SlowRoad.of(rig, rank, slab, spec.plan, self._slots.range)
         self._processor = processor(self._device.info)
         self._texels = TEXELS if self._processor == "texel" else 0
         verbatim = spec.plan.is_verbatim(spec.plan.contribution) or spec.plan.is_verbatim(spec.plan.final)
@@ -143,6 +145,8 @@ class Recorder:
             commands.record_order()
         if self._checks:
             self._checks.record_before(self, commands, step)
+        if self._slow:
+            self._slow.record(commands, step)
         start = len(commands.commands)
         self._record_step(commands, step)
         self._note(commands, step, start)
@@ -160,7 +164,7 @@ class Recorder:
         """Tell the tape what the step's kernels do, from command ``first`` on, where a graph may put others there."""
         action = step.actions[0] if len(step.actions) == 1 and not self._operands.copies.ranks else None
         plan = self._spec.plan
-        plain = not (self._checks or self._copies or self.timer)
+        plain = not (self._checks or self._copies or self._slow or self.timer)
         if not isinstance(action, Reduce) or not plain or self._processor != "gpu" or plan.element != "f32":
             return
         if action.own_at is None or not action.to_array or action.final:

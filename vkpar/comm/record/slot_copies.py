@@ -60,12 +60,9 @@ class CopyRecorder:
 
     def _pairs(self, action: SlotCopy) -> Iterator[_RangePair]:
         """Yield what of the slot is in use: the payloads of the blocks, and their scales where there are any."""
-        form = self._plan.final if action.final else self._plan.contribution
-        first, blocks = self._slab.byte_of(action.slot % self._nslots), action.span.blocks
-        tail = first + self._plan.tail_at(self._slab.slot_nbytes)
-        for start, nbytes in ((first, blocks * form.payload), (tail, blocks * form.tail)):
-            if nbytes:
-                yield self._pair(start, nbytes)
+        first = self._slab.byte_of(action.slot % self._nslots)
+        for start, nbytes in self._plan.used(action.span.blocks, self._slab.slot_nbytes, final=action.final):
+            yield self._pair(first + start, nbytes)
 
     def _pair(self, start: int, nbytes: int) -> _RangePair:
         there, here = self._shared.range, self._own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from vkpar import env
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.carriers import Carriers
 from vkpar.comm.rig.transports import mapped, peer, staged
@@ -36,6 +37,8 @@ def carriers(
         vendor, road = None, "every rank is to have the transport, or none" if forced else ""
     elif copies or not alone:
         vendor, road = None, "VKPAR_PATH=copies" if copies else "ranks in several processes"
+    elif env.get().slow_links > 1:
+        vendor, road = None, "VKPAR_SLOW_LINKS plays a slow road through host memory"
     else:
         vendor, road = peer.offer([device.info for device in devices])
     if vendor is not None:

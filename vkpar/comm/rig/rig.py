@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from vkpar import env
 from vkpar.comm.rig import choice, links
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.processes.progress import Progress
@@ -45,6 +46,7 @@ class Rig:
         progress: what carries slots between processes; None in one process.
         queue_map: the rank of each queue, and the queues that copy.
         own_slots: by rank, where its copies of the slots are; empty without ``copies``.
+        aside: the same for what slow links are played with; empty without these.
         links: one per ordered pair of ranks.
         arena: the staging memory.
         transports: how each rank reaches it.
@@ -74,6 +76,7 @@ class Rig:
         self.queue_map = QueueMap((), (), ())
         self._open_queues(copies)
         self.own_slots: list[OwnSlots] = []
+        self.aside: list[OwnSlots] = []
         self._trusts_copies = True
         own = [device.info for device in devices]
         infos = own if world is None else world.infos
@@ -89,12 +92,7 @@ class Rig:
             undo.push(self._close_arena)
             self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
             for rank, device in enumerate(devices):
-                transport = choice.transport(device, self.arena, transports[rank], copies)
-                self._of_rank[rank].callback(transport.close)
-                self.transports.append(transport)
-                if copies:
-                    self.own_slots.append(OwnSlots(device, self.arena.memory.nbytes))
-                    self._of_rank[rank].callback(self.own_slots[-1].close)
+                self._open_transport(rank, device, transports[rank], copies=copies)
             nslots = self._open_carriers(transports, undo)
             self.pools = [self._pool(queue) for queue in range(len(self.queues))]
             mapped = {rank for rank, transport in enumerate(self.transports) if transport.mirror}
@@ -109,6 +107,17 @@ class Rig:
             undo.callback(self.group.stop)
             self.group.start(self.spin_ns)
             self._resources = undo.pop_all()
+
+    def _open_transport(self, rank: int, device: LogicalDevice, wanted: str, *, copies: bool) -> None:
+        """Open how a rank reaches the staging memory, and what it has of its own beside that."""
+        undo = self._of_rank[rank]
+        transport = choice.transport(device, self.arena, wanted, copies)
+        undo.callback(transport.close)
+        self.transports.append(transport)
+        beside = [self.own_slots] * copies + [self.aside] * (env.get().slow_links > 1)
+        for listed in beside:
+            listed.append(OwnSlots(device, self.arena.memory.nbytes))
+            undo.callback(listed[-1].close)
 
     def _open_carriers(self, transports: Sequence[str], undo: ExitStack) -> int:
         """Open what carries slots between the cards, where something does; return how many slots there are in all."""

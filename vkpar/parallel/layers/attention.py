@@ -63,6 +63,9 @@ class ParallelAttention:
         theta: base of the rotary embedding; ``scaling`` and ``style`` as :func:`vkpar.rope` takes them.
         norms: of each head of queries, and of each of keys, before they are turned: weights of (head_dim,) on the ranks
             that have heads; None for none.
+        scale: of the scores; None for the root of a head's width, inverted.
+        windowed: masks that are given count.
+        post: a norm of the results before a residual is added; None for none.
     """
 
     def __init__(
@@ -75,6 +78,9 @@ class ParallelAttention:
         scaling: float | Mapping[str, float] | Sequence[float] | None = None,
         style: str = "neox",
         norms: tuple[RMSNorm, RMSNorm] | None = None,
+        scale: float | None = None,
+        windowed: bool = True,
+        post: RMSNorm | None = None,
     ) -> None:
         if len(qkv) not in (1, 3):
             raise InvalidUsageError(f"queries, keys and values are one layer or three, not {len(qkv)}")
@@ -82,7 +88,7 @@ class ParallelAttention:
         self._output = output
         self._heads = heads
         self._theta, self._scaling, self._style = theta, scaling, style
-        self._norms = norms
+        self._norms, self._scale, self._windowed, self.post = norms, scale, windowed, post
 
     def __call__(
         self,
@@ -103,7 +109,7 @@ class ParallelAttention:
             norm: of the sum with the stream.
             masks: by rank, what is added to the scores, as :func:`vkpar.attention` takes it; None for nothing.
         """
-        return self._output(self._mixed(x, positions, cache, masks), residual, norm)
+        return self._output(self._mixed(x, positions, cache, masks), residual, norm, self.post)
 
     def summed(self, x: Inputs, positions: Parts, cache: Sequence[Any], masks: Parts | None = None) -> Parts:
         """Return the results on all ranks of a tensor split; see :meth:`RowParallelLinear.summed`."""
@@ -117,7 +123,8 @@ class ParallelAttention:
             where, kept = positions[rank], cache[rank]
             if where is None or kept is None:
                 raise InvalidUsageError(f"rank {rank} has heads, but no positions or no cache")
-            mixed[rank] = self._attend(rank, made, where, kept, None if masks is None else masks[rank])
+            mask = None if masks is None or not self._windowed else masks[rank]
+            mixed[rank] = self._attend(rank, made, where, kept, mask)
         return mixed
 
     def _attend(self, rank: int, made: Sequence[Parts], positions: Array, cache: Any, mask: Array | None) -> Array:
@@ -133,7 +140,7 @@ class ParallelAttention:
             cache.append(k, v, positions)
         tokens = positions.size
         result = q.device.empty((tokens, queries * width), q.dtype)
-        ops.attention(q, cache, causal=True, mask=mask, out=_as_heads(result, width))
+        ops.attention(q, cache, causal=True, scale=self._scale, mask=mask, out=_as_heads(result, width))
         return result
 
     def _norm_heads(self, rank: int, made: Sequence[Parts], norms: tuple[RMSNorm, RMSNorm]) -> None:

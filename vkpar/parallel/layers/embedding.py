@@ -21,13 +21,20 @@ class ParallelEmbedding:
         comm: the communicator.
         split: of the rows where the weight is not sharded yet; even by default.
         ranks: those that get the results; all by default.
+        scale: what rows are multiplied by; None for nothing.
     """
 
     def __init__(
-        self, weight: Any, *, comm: Communicator, split: Split | None = None, ranks: Sequence[int] | None = None
+        self,
+        weight: Any,
+        *,
+        comm: Communicator,
+        split: Split | None = None,
+        ranks: Sequence[int] | None = None,
+        scale: float | None = None,
     ) -> None:
         self.weight = cut_by(weight, comm, 0, split)
-        self._comm = comm
+        self._comm, self._scale = comm, scale
         self._ranks = list(range(comm.nranks)) if ranks is None else list(ranks)
         self._zeros = [
             None if part is None else comm.devices[rank].zeros((1, part.shape[1]))
@@ -45,7 +52,7 @@ class ParallelEmbedding:
         made: Parts = [None] * self._comm.nranks
         if holders == self._ranks and len(holders) == 1:
             rank = holders[0]
-            made[rank] = _as_float32(ops.take(self.weight.parts[rank], there(indices, rank)))
+            made[rank] = self._rows(rank, there(indices, rank))
             return made
         split = self.weight.segments[0]
         for rank in holders:
@@ -62,12 +69,14 @@ class ParallelEmbedding:
     def _masked(self, rank: int, indices: Array, start: int, stop: int) -> Array:
         """Return the rows that a rank holds, and zeros for the others."""
         near = ops.subtract(indices, start)  # numbers below wrap to large ones
-        rows = _as_float32(ops.take(self.weight.parts[rank], ops.minimum(near, stop - start - 1)))
+        rows = self._rows(rank, ops.minimum(near, stop - start - 1))
         held = ops.less(near, stop - start).reshape(-1, 1)
         zeros = self._zeros[rank]
         assert zeros is not None
         return ops.where(held, rows, zeros)
 
-
-def _as_float32(array: Array) -> Array:
-    return array if array.dtype == "float32" else ops.cast(array, "float32")
+    def _rows(self, rank: int, indices: Array) -> Array:
+        """Return rows of a rank's part, float32."""
+        taken = ops.take(self.weight.parts[rank], indices)
+        rows = taken if taken.dtype == "float32" else ops.cast(taken, "float32")
+        return rows if self._scale is None else ops.multiply(rows, self._scale, out=rows)

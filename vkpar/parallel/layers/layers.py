@@ -273,7 +273,13 @@ class RowParallelLinear:
         self.linear = Linear(comm, self.weight.parts, biases, inputs)
         self._reduces = reduce
 
-    def __call__(self, x: Parts, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Inputs]:
+    def __call__(
+        self,
+        x: Parts,
+        residual: Parts | None = None,
+        norm: RMSNorm | None = None,
+        post: RMSNorm | None = None,
+    ) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm: the same arrays where there is no ``norm``.
 
         Where one rank sums alone, products that take the norm may have to make it: see :meth:`RMSNorm.before`.
@@ -282,6 +288,7 @@ class RowParallelLinear:
             x: (T, its inputs) of each rank that holds a part of the weight.
             residual: (T, outputs) float32 on the ranks that are to have the results; None for all ranks.
             norm: of the sum with the residual.
+            post: of the results, before the residual is added.
 
         Raises:
             InvalidUsageError: inputs that are missing; a residual on some ranks only where several sum; a norm without
@@ -292,10 +299,10 @@ class RowParallelLinear:
             raise InvalidUsageError("a norm after the layer is that of the sum with a residual; give one")
         targets = list(range(comm.nranks)) if residual is None else present(residual)
         if not self._reduces or (len(ranks) == 1 and targets == ranks):
-            return self._local(x, residual, norm)
+            return self._local(x, residual, norm, post)
         if len(targets) < comm.nranks:
             raise InvalidUsageError(f"a sum over the ranks goes to all of them; the residual is on {targets} alone")
-        return joined(self.summed(x), residual, norm)
+        return joined(self.summed(x), residual, norm, post)
 
     def summed(self, x: Parts) -> Parts:
         """Return the results on all ranks, each of them the sum over the ranks; :func:`joined` adds a residual.
@@ -315,19 +322,24 @@ class RowParallelLinear:
             comm.all_reduce(whole)
         return list(whole)
 
-    def _local(self, x: Parts, residual: Parts | None, norm: RMSNorm | None) -> tuple[Parts, Inputs]:
+    def _local(
+        self, x: Parts, residual: Parts | None, norm: RMSNorm | None, post: RMSNorm | None
+    ) -> tuple[Parts, Inputs]:
         made: Parts = [None] * self.linear.comm.nranks
-        adds = self._reduces and (norm is None or norm.folds(x))
+        adds = self._reduces and post is None and (norm is None or norm.folds(x))
         for rank in present(self.weight.parts):
             added = residual[rank] if residual is not None and adds else None
             made[rank] = self.linear.on(rank, there(x, rank), residual=added)
-        if norm is None:
-            return made, made
-        return (made, norm.before(made)) if adds else joined(made, residual, norm)
+        if not adds:
+            return joined(made, residual, norm, post)
+        return made, made if norm is None else norm.before(made)
 
 
-def joined(x: Parts, residual: Parts | None, norm: RMSNorm | None) -> tuple[Parts, Inputs]:
-    """Return ``x + residual`` and its norm; the same arrays where there is no norm."""
+def joined(x: Parts, residual: Parts | None, norm: RMSNorm | None, post: RMSNorm | None = None) -> tuple[Parts, Inputs]:
+    """Return ``x + residual`` and its norm, the same arrays where there is no norm; ``post``: of ``x``, before that."""
+    if post is not None:
+        whole = post.onto(residual, x)
+        return whole, whole if norm is None else norm.before(whole)
     if residual is None:
         return x, x
     if norm is not None:
@@ -346,6 +358,12 @@ class GatheredLinear:
     def __init__(self, linear: ColumnParallelLinear) -> None:
         self._linear = linear
 
-    def __call__(self, x: Parts, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Inputs]:
+    def __call__(
+        self,
+        x: Parts,
+        residual: Parts | None = None,
+        norm: RMSNorm | None = None,
+        post: RMSNorm | None = None,
+    ) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`."""
-        return joined(self._linear(x), residual, norm)
+        return joined(self._linear(x), residual, norm, post)

@@ -89,3 +89,10 @@ class RMSNorm:
                 there(x, rank), self.weight[rank], self.epsilon, residual=there(residual, rank)
             )
         return stream, normed
+
+    def onto(self, residual: Parts | None, x: Parts) -> Parts:
+        """Return ``residual + norm(x)``, or the norm where there is no residual, where a rank has them."""
+        normed = self(x)
+        if residual is None:
+            return normed
+        return [None if part is None else ops.add(there(residual, rank), part) for rank, part in enumerate(normed)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from vkpar.comm.communicator import Communicator
 from vkpar.parallel.cut.sharded import Sharded
@@ -55,6 +58,10 @@ class Builder(loading.Taking):
         tensors = (self._tensors[names.of_block(part, block)] for part in parts for block in range(self._config.layers))
         return unpacks_some(loading.kind_of(tensor, self._dtype) for tensor in tensors)
 
+    @property
+    def _gguf(self) -> bool:
+        return self._names.embedding == naming.GGUF.embedding
+
     def __init__(
         self,
         config: Config,
@@ -67,7 +74,7 @@ class Builder(loading.Taking):
     ) -> None:
         super().__init__(tensors, comm.nranks, progress)
         self._config, self._comm, self._placement = config, comm, placement
-        self._names, self._dtype, self._inputs = naming.of(tensors), dtype, inputs
+        self._names, self._dtype, self._inputs = naming.of(tensors).of_family(config.differs), dtype, inputs
 
     def embedding(self) -> ParallelEmbedding:
         """Return the embedding table."""
@@ -75,14 +82,21 @@ class Builder(loading.Taking):
         placement = self._placement
         weight = loading.stacked(self._comm, [WeightRows(table, _ranges(placement.table))], self._dtype)
         self._counted(weight.parts)
-        return ParallelEmbedding(weight, comm=self._comm, ranks=placement.streams[0])
+        scale = None
+        if self._config.differs.scaled:  # rounded to the file's type, as transformers does, not of blocks
+            exact = np.float32(math.sqrt(self._config.hidden))
+            scale = float(exact if self._gguf else exact.astype(table.dtype.numpy))
+        return ParallelEmbedding(weight, comm=self._comm, ranks=placement.streams[0], scale=scale)
 
     def final_norm(self) -> RMSNorm:
         """Return the norm before the output layer."""
         return self._norm(self._names.norm, self._placement.streams[-1])
 
     def _norm(self, name: str, ranks: Sequence[int]) -> RMSNorm:
-        made = RMSNorm(self._tensor(name), self._config.epsilon, comm=self._comm, ranks=ranks)
+        weight: Any = self._tensor(name)
+        if self._config.differs.centred and not self._gguf:
+            weight = np.float32(1) + weight.read().astype(np.float32)
+        made = RMSNorm(weight, self._config.epsilon, comm=self._comm, ranks=ranks)
         self._counted(made.weight)
         return made
 
@@ -106,18 +120,23 @@ class Builder(loading.Taking):
         def name(part: str) -> str:
             return names.of_block(part, number)
 
+        post = [self._norm(name(part), ranks) if config.post_norms else None for part in naming.POST_NORMS]
         qkv = self._columns([name(f"attention.{part}") for part in "qkv"], [queries, keys, keys], halves=True)
+        theta, scaling = config.rotary(number)
         attention = ParallelAttention(
             qkv,
             self._rows(name("attention.o"), heads.queries.scaled(width)),
             heads,
-            theta=config.theta,
-            scaling=config.scaling,
+            theta=theta,
+            scaling=scaling,
             style=config.style,
             norms=self._head_norms(number) if config.head_norms else None,
+            scale=config.scale,
+            windowed=config.slides(number),
+            post=post[0],
         )
         gate_up = self._columns([name("forward.gate"), name("forward.up")], [_ranges(inner)] * 2)
-        forward = ParallelMLP(gate_up, self._rows(name("forward.down"), inner))
+        forward = ParallelMLP(gate_up, self._rows(name("forward.down"), inner), gate=config.differs.gate, post=post[1])
         norms = [self._norm(name(part), ranks) for part in ("attention.norm", "forward.norm")]
         return DecoderBlock(ranks, norms[0], attention, norms[1], forward)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from reprlib import repr as shown
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,36 +15,24 @@ import numpy.typing as npt
 from vkpar.errors import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.parallel.files.mapped import small
 from vkpar.parallel.models import special_tokens
+from vkpar.parallel.models.families import gemma3
+from vkpar.parallel.models.families.family import Family
+from vkpar.parallel.models.families.values import Scaling, get, scaling_of
 from vkpar.parallel.plan.spec import check_size, is_positive, is_true, of_all_layers
-
-
-class Family(NamedTuple):
-    """What tells a family of decoders from Llama.
-
-    Attributes:
-        biased: queries, keys and values have biases.
-        head_norms: each head of queries and of keys is normed before it is turned.
-        style: which elements of a head are turned together in GGUF files; see :class:`Config`.
-    """
-
-    biased: bool = False
-    head_norms: bool = False
-    style: str = "neox"
-
 
 FAMILIES: Final = {
     "llama": Family(style="llama"),
     "qwen2": Family(biased=True),
     "qwen3": Family(head_norms=True),
+    "gemma3": gemma3.FAMILY,
 }
 _KNOWN: Final = " and ".join((", ".join(list(FAMILIES)[:-1]), list(FAMILIES)[-1]))
+_TYPES: Final = dict.fromkeys(gemma3.TYPES, "gemma3")  # of families that a config.json calls otherwise
 _MISTRAL: Final = "mistral"  # of Llama's shape; GGUF files say "llama"
 _MISTRAL_WINDOW: Final = 4096  # tokens, where a configuration has no word on it
 _QUANTISED: Final = ("quantization_config", "compression_config", "quantization")  # transformers, its past, MLX
 _HOW: Final = ("quant_method", "quant_algo", "format", "mode")
 MOST_FILE: Final = 100_000_000  # bytes of a file of JSON
-
-Scaling = float | Mapping[str, float] | tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
@@ -67,6 +55,9 @@ class Config:
         stops: token ids that end a text.
         first: the token that begins a text; None where the model has none.
         window: how many tokens a token attends to, itself included; None for all before it.
+        sliding: by block whether it has the window; none where all have it.
+        local_theta: base of the rotary embedding in blocks with the window; None where it is the same.
+        scale: of the scores; None for the root of a head's width, inverted.
     """
 
     family: str
@@ -86,6 +77,9 @@ class Config:
     stops: tuple[int, ...] = ()
     first: int | None = None
     window: int | None = None
+    sliding: tuple[bool, ...] = ()
+    local_theta: float | None = None
+    scale: float | None = None
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -94,12 +88,14 @@ class Config:
             check_size(name, getattr(self, name))
         if self.window is not None:
             check_size("window", self.window)
+        if self.sliding and len(self.sliding) != self.layers:
+            raise InvalidUsageError(f"{len(self.sliding)} blocks with or without a window of {self.layers}")
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
         if self.head_dim % 2:
             raise InvalidUsageError(f"a head of {self.head_dim} elements has no pairs that could be turned")
-        for name in ("epsilon", "theta"):
-            if not is_positive(getattr(self, name)):
+        for name in ("epsilon", "theta", "local_theta", "scale"):
+            if getattr(self, name) is not None and not is_positive(getattr(self, name)):
                 raise InvalidUsageError(f"the model's {name} is a number above 0, not {getattr(self, name)!r}")
         found = self.scaling
         factors = found.values() if isinstance(found, Mapping) else found if isinstance(found, tuple) else (found,)
@@ -108,14 +104,34 @@ class Config:
                 raise InvalidUsageError(f"the model's rotary scaling is made of numbers above 0, not {factor!r}")
 
     @property
+    def differs(self) -> Family:
+        """What tells the family from Llama."""
+        return FAMILIES[self.family]
+
+    @property
     def biased(self) -> bool:
         """Queries, keys and values have biases, whatever other products have."""
-        return FAMILIES[self.family].biased
+        return self.differs.biased
 
     @property
     def head_norms(self) -> bool:
         """Each head of queries and of keys is normed."""
-        return FAMILIES[self.family].head_norms
+        return self.differs.head_norms
+
+    @property
+    def post_norms(self) -> bool:
+        """What attention and the feed-forward block give is normed before it is added to the stream."""
+        return self.differs.post_norms
+
+    def slides(self, block: int) -> bool:
+        """Say whether a block has the window."""
+        return self.sliding[block] if self.sliding else self.window is not None
+
+    def rotary(self, block: int) -> tuple[float, Scaling]:
+        """Return the base of a block's rotary embedding, and what stretches it."""
+        if self.local_theta is not None and self.slides(block):
+            return self.local_theta, None
+        return self.theta, self.scaling
 
     @property
     def group(self) -> int:
@@ -170,40 +186,44 @@ def read_object(path: Path, kind: type[Any] = dict) -> Any:
 
 def of_json(found: Mapping[str, Any], where: str) -> Config:
     """Return the configuration of the object in a ``config.json``; raises as :func:`read_folder` does."""
-    family = _get(found, "model_type", str, where)
+    kind = get(found, "model_type", str, where)
+    family = _TYPES.get(kind, kind)
     if family not in (*FAMILIES, _MISTRAL):
-        raise UnsupportedError(f"{where}: model_type {family!r} is not supported; {_MISTRAL}, {_KNOWN} are")
+        raise UnsupportedError(f"{where}: model_type {kind!r} is not supported; {_MISTRAL}, {_KNOWN} are")
+    reader = FAMILIES[family].of_json if family in FAMILIES else None
+    found, more = (found, {}) if reader is None else reader(found, where)
     activation = found.get("hidden_act", "silu")
     if activation != "silu":
         raise UnsupportedError(f"{where}: hidden_act {activation!r} is not supported; silu is")
     for key in ("use_sliding_window", "mlp_bias"):
         if is_true(found, key, where):
             raise UnsupportedError(f"{where}: {key} is not supported")
-    heads, hidden = _get(found, "num_attention_heads", int, where), _get(found, "hidden_size", int, where)
+    heads, hidden = get(found, "num_attention_heads", int, where), get(found, "hidden_size", int, where)
     kv_heads = found.get("num_key_value_heads")
     head_dim = found.get("head_dim")
     rotary = found.get("rope_parameters") or {}  # transformers 5 keeps theta beside the scaling
     if not isinstance(rotary, Mapping):
         raise InvalidUsageError(f"{where}: rope_parameters is an object, not {rotary!r}")
     scaling = found.get("rope_scaling") or rotary
-    return Config(
+    made = Config(
         family="llama" if family == _MISTRAL else family,
-        layers=_get(found, "num_hidden_layers", int, where),
+        layers=get(found, "num_hidden_layers", int, where),
         hidden=hidden,
-        intermediate=_get(found, "intermediate_size", int, where),
+        intermediate=get(found, "intermediate_size", int, where),
         heads=heads,
-        kv_heads=heads if kv_heads is None else _get(found, "num_key_value_heads", int, where),
-        head_dim=hidden // max(heads, 1) if head_dim is None else _get(found, "head_dim", int, where),
-        vocabulary=_get(found, "vocab_size", int, where),
-        context=_get(found, "max_position_embeddings", int, where, 2048),
-        epsilon=_get(found, "rms_norm_eps", float, where, 1e-6),
-        theta=_get({**rotary, **found}, "rope_theta", float, where, 1e4),
-        scaling=_scaling(scaling, where),
+        kv_heads=heads if kv_heads is None else get(found, "num_key_value_heads", int, where),
+        head_dim=hidden // max(heads, 1) if head_dim is None else get(found, "head_dim", int, where),
+        vocabulary=get(found, "vocab_size", int, where),
+        context=get(found, "max_position_embeddings", int, where, 2048),
+        epsilon=get(found, "rms_norm_eps", float, where, 1e-6),
+        theta=get({**rotary, **found}, "rope_theta", float, where, 1e4),
+        scaling=scaling_of(scaling, where),
         tied=is_true(found, "tie_word_embeddings", where),
         stops=special_tokens.numbers_of(found.get("eos_token_id"), where),
         first=special_tokens.first_of(found.get("bos_token_id"), where),
         window=_window(found, family, where),
     )
+    return replace(made, **more)
 
 
 def _window(found: Mapping[str, Any], family: str, where: str) -> int | None:
@@ -220,7 +240,7 @@ def _window(found: Mapping[str, Any], family: str, where: str) -> int | None:
             raise UnsupportedError(f"{where}: layer_types with {shown(kind)} is not supported; full_attention is")
     if family != _MISTRAL or found.get("sliding_window", 0) is None:
         return None
-    window = _get(found, "sliding_window", int, where, _MISTRAL_WINDOW)
+    window = get(found, "sliding_window", int, where, _MISTRAL_WINDOW)
     check_size("window (sliding_window)", window)
     return int(window)
 
@@ -262,22 +282,24 @@ def of_gguf(
         InvalidUsageError: a value that is missing or wrong.
         UnsupportedError: another architecture or scaling than those that are known.
     """
-    family = _get(metadata, "general.architecture", str, where)
+    family = get(metadata, "general.architecture", str, where)
     if family not in FAMILIES:
         raise UnsupportedError(f"{where}: architecture {family!r} is not supported; {_KNOWN} are")
 
-    layers = _get(metadata, f"{family}.block_count", int, where)
+    layers = get(metadata, f"{family}.block_count", int, where)
 
     def size(key: str, default: int | None = None) -> int:
         key = f"{family}.{key}"
         one = of_all_layers(metadata.get(key, default), layers, f"{where}: {key}")
-        return int(_get({key: one}, key, int, where))
+        return int(get({key: one}, key, int, where))
 
     heads, hidden = size("attention.head_count"), size("embedding_length")
     head_dim = size("attention.key_length", hidden // max(heads, 1))
     if size("attention.value_length", head_dim) != head_dim:
         raise UnsupportedError(f"{where}: keys and values of unlike widths are not supported")
-    window = size("attention.sliding_window", 0) if family == "llama" else 0
+    reader = FAMILIES[family].of_gguf
+    more = {} if reader is None else reader(metadata, where)
+    window = size("attention.sliding_window", 0) if family == "llama" else more.get("window", 0)
     for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", window), ("expert_count", 0)):
         if size(key, whole) != whole:
             raise UnsupportedError(f"{where}: {family}.{key} of {size(key)} is not supported")
@@ -290,7 +312,7 @@ def of_gguf(
                 f"{where}: rope_freqs.weight has {len(divisors)} divisors; heads of {head_dim} take {head_dim // 2}"
             )
         scaling = tuple(map(float, divisors))
-    return Config(
+    made = Config(
         family=family,
         layers=layers,
         hidden=hidden,
@@ -300,8 +322,8 @@ def of_gguf(
         head_dim=head_dim,
         vocabulary=vocabulary,
         context=size("context_length", 2048),
-        epsilon=_get(metadata, f"{family}.attention.layer_norm_rms_epsilon", float, where, 1e-6),
-        theta=_get(metadata, f"{family}.rope.freq_base", float, where, 1e4),
+        epsilon=get(metadata, f"{family}.attention.layer_norm_rms_epsilon", float, where, 1e-6),
+        theta=get(metadata, f"{family}.rope.freq_base", float, where, 1e4),
         scaling=scaling,
         style=FAMILIES[family].style,
         tied=tied,
@@ -309,48 +331,17 @@ def of_gguf(
         first=special_tokens.first(metadata, where),
         window=window or None,
     )
+    return replace(made, **more)
 
 
 def _gguf_scaling(metadata: Mapping[str, Any], rope: str, where: str) -> Scaling:
     """Return what stretches the rotary embedding; as llama.cpp has it, the type is linear where a file gives none."""
-    if _get(metadata, f"{rope}.scaling.attn_factor", float, where, 1.0) != 1:
+    if get(metadata, f"{rope}.scaling.attn_factor", float, where, 1.0) != 1:
         raise UnsupportedError(f"{where}: {rope}.scaling.attn_factor is not supported")
     named = f"{rope}.scaling.type" in metadata
-    kind = _get(metadata, f"{rope}.scaling.type", str, where, "linear")
+    kind = get(metadata, f"{rope}.scaling.type", str, where, "linear")
     keys = [key for key in (f"{rope}.scaling.factor", f"{rope}.scale_linear") if key in metadata]  # the old name last
-    factor = _get(metadata, keys[0], float, where) if keys else None
+    factor = get(metadata, keys[0], float, where) if keys else None
     if kind == "linear" and (factor in (0, 1) or (factor is None and not named)):  # llama.cpp takes 0 for nothing, too
         return None
-    return _scaling({"type": kind, "factor": factor}, where)
-
-
-def _scaling(found: object, where: str) -> Scaling:
-    """Return what stretches the rotary embedding, as :func:`vkpar.rope` takes it."""
-    if not found:
-        return None
-    if not isinstance(found, Mapping):
-        raise InvalidUsageError(f"{where}: rope_scaling is an object, not {found!r}")
-    kind = found.get("rope_type", found.get("type", "default"))
-    if kind in ("default", "none"):
-        return None
-    if kind == "linear":
-        return float(_get(found, "factor", float, where))
-    if kind != "llama3":
-        raise UnsupportedError(f"{where}: rope scaling {kind!r} is not supported; linear and llama3 are")
-    names = {name: name for name in ("factor", "low_freq_factor", "high_freq_factor")}
-    names["original_context"] = "original_max_position_embeddings"
-    return {ours: _get(found, theirs, float, where) for ours, theirs in names.items()}
-
-
-def _get(found: Mapping[str, Any], name: str, kind: type[Any], where: str, default: Any = None) -> Any:
-    """Return a value of a type; a whole number will do for a float."""
-    value = found.get(name, default)
-    if value is None:
-        raise InvalidUsageError(f"{where} has no {name}")
-    wrong = isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind)
-    if wrong:
-        raise InvalidUsageError(f"{where}: {name} is {kind.__name__}, not {shown(value)}")
-    try:
-        return kind(value)
-    except OverflowError:
-        raise InvalidUsageError(f"{where}: {name} is beyond the range of a float") from None
+    return scaling_of({"type": kind, "factor": factor}, where)

@@ -51,7 +51,7 @@ class Llama(Closable, Unpickled):
         progress: is told of each tensor that was read.
 
     Attributes:
-        plan: what the placement was made by; None where nobody said.
+        plan: what the placement was made by; None where nobody said. Set :attr:`halves` after it.
 
     Raises:
         InvalidUsageError: a tensor that is missing or has another shape.
@@ -106,6 +106,7 @@ class Llama(Closable, Unpickled):
         self._graph: Any = None
         self._pieces = Pieces(comm, self._batch, placement.streams)
         self._stack.callback(self._pieces.close)
+        self._halves = two_halves.AUTO
 
     # ---- state ----
 
@@ -115,22 +116,29 @@ class Llama(Closable, Unpickled):
         return self._length
 
     @property
-    def halves(self) -> bool:
-        """Whether prompts go through a tensor split in two halves of their rows; False unless it is set.
+    def halves(self) -> str:
+        """Whether prompts go through a tensor split in two halves of their rows: ``"auto"``, ``"on"`` or ``"off"``.
 
-        In captured pieces, sums of one half run beside products of the other. To set it frees the captured pieces.
+        In captured pieces, sums of one half run beside products of the other: that pays where links are slow.
+        ``"auto"`` does so in prompts of at least 256 tokens where :attr:`plan` found it faster, by measurement. To set
+        it frees the captured pieces.
 
         Raises:
-            InvalidUsageError: true for a model that several ranks do not sum.
+            InvalidUsageError: another word; ``"on"`` for a model that several ranks do not sum.
         """
-        return self._pieces.overlaps
+        return self._halves
 
     @halves.setter
-    def halves(self, value: bool) -> None:
-        if value and (self.placement.mode != "tensor" or self.comm.nranks < 2):
-            raise InvalidUsageError("halves are for prompts in a tensor split over several ranks; leave it False")
+    def halves(self, value: str) -> None:
+        two_halves.check(value, self.placement.mode, self.comm.nranks)
+        planned = self.plan is not None and self.plan.in_halves
+        found = {two_halves.ON: two_halves.FEWEST, two_halves.AUTO: two_halves.WORTH if planned else 0}
         self._pieces.close()
-        self._pieces.overlaps = value
+        self._halves, self._pieces.halved = value, found.get(value, 0)
+
+    def in_halves(self, rows: int) -> bool:
+        """Say whether a prompt's piece of so many tokens goes through in two halves."""
+        return self._pieces.in_halves(rows)
 
     def placed(self) -> dict[str, Any]:
         """Return which rank has what, ready for JSON."""
@@ -306,7 +314,7 @@ class Llama(Closable, Unpickled):
         ``given`` are tokens, or what came out of the stage before.
         """
         blocks, windows = self._blocks, self._windows
-        if self.halves and there(given, present(given)[0]).shape[0] > 1:
+        if self.in_halves(there(given, present(given)[0]).shape[0]):
             caches = self._cache.layers
             return two_halves.through(blocks, caches, self._embedding, self._norm, given, positions, windows)
         stream = given if stage.first else self._embedding(given)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.models.config import Config
+from vkpar.parallel.models.families.family import Family
 
 FLOATS: Final = ("float32", "float16", "bfloat16")
 """What weights may be stored as, besides quantised blocks."""
@@ -32,6 +33,14 @@ class Names:
     norm: str
     blocks: Mapping[str, str]
     idle: re.Pattern[str]
+
+    def of_family(self, family: Family) -> Names:
+        """Return what files of a family call the tensors."""
+        gguf = self.embedding == GGUF.embedding
+        own, usual = (family.gguf, _GGUF) if gguf else (family.transformers, _TRANSFORMERS)
+        norm = self.blocks["attention.norm"]
+        blocks = {part: norm.replace(usual["attention.norm"], name) for part, name in own.items()}
+        return replace(self, blocks={**self.blocks, **blocks}) if own else self
 
     def of_block(self, part: str, block: int) -> str:
         """Return the name of a part of a block, such as ``attention.q``."""
@@ -81,6 +90,7 @@ _GGUF: Final = {
     "forward.down": "ffn_down",
 }
 _BIASED: Final = ("attention.q", "attention.k", "attention.v")
+POST_NORMS: Final = ("attention.post", "forward.post")
 HEAD_NORMS: Final = ("attention.q_norm", "attention.k_norm")
 TRANSFORMERS: Final = Names(
     "model.embed_tokens.weight",
@@ -88,6 +98,14 @@ TRANSFORMERS: Final = Names(
     "model.norm.weight",
     {part: f"model.layers.{{}}.{name}.weight" for part, name in _TRANSFORMERS.items()},
     re.compile(r"(.*\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"),  # tables of older versions
+)
+_BESIDE: Final = "language_model."  # stands before all names where a tower for pictures is beside the text
+_WITH_PICTURES: Final = Names(
+    _BESIDE + TRANSFORMERS.embedding,
+    _BESIDE + TRANSFORMERS.output,
+    _BESIDE + TRANSFORMERS.norm,
+    {part: _BESIDE + name for part, name in TRANSFORMERS.blocks.items()},
+    re.compile(TRANSFORMERS.idle.pattern + r"|(vision_tower|multi_modal_projector)\..*"),
 )
 GGUF: Final = Names(
     "token_embd.weight",
@@ -100,8 +118,8 @@ GGUF: Final = Names(
 
 
 def of(weights: Tensors) -> Names:
-    """Return the names that a file uses."""
-    return GGUF if GGUF.embedding in weights else TRANSFORMERS
+    """Return the names that a file uses, but for what its family calls otherwise."""
+    return next((names for names in (GGUF, _WITH_PICTURES) if names.embedding in weights), TRANSFORMERS)
 
 
 def bias_of(name: str) -> str:
@@ -111,6 +129,7 @@ def bias_of(name: str) -> str:
 
 def shapes(config: Config, names: Names) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Give the names and shapes of the tensors that a model has to have."""
+    names = names.of_family(config.differs)
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     parts: dict[str, tuple[int, ...]] = {
         "attention.norm": (config.hidden,),
@@ -125,6 +144,8 @@ def shapes(config: Config, names: Names) -> Iterator[tuple[str, tuple[int, ...]]
     }
     if config.head_norms:
         parts |= dict.fromkeys(HEAD_NORMS, (config.head_dim,))
+    if config.post_norms:
+        parts |= dict.fromkeys(POST_NORMS, (config.hidden,))
     yield names.embedding, (config.vocabulary, config.hidden)
     yield names.norm, (config.hidden,)
     if not config.tied:

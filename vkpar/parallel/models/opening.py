@@ -15,7 +15,7 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.cut.split import Ratios
 from vkpar.parallel.files.weights import Weights, open_weights
 from vkpar.parallel.models import config as configs
-from vkpar.parallel.models import loading, naming, tokens
+from vkpar.parallel.models import loading, naming, tokens, two_halves
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.loading import Progress
@@ -58,7 +58,7 @@ class ModelFile(Closable):
 
     def spec(self, cache_dtype: object = "float16", dtype: str | None = None) -> ModelSpec:
         """Return the model as a plan sees it; see :class:`Llama` for the arguments."""
-        config, names = self.config, naming.of(self.weights)
+        config, names = self.config, naming.of(self.weights).of_family(self.config.differs)
         parts = {part: f"attention.{part}" for part in "qkvo"} | {part: f"forward.{part}" for part in _FORWARD}
         kinds = {
             part: tuple(
@@ -81,6 +81,7 @@ class ModelFile(Closable):
             cache=dtypes.resolve(cache_dtype).name,
             tied=config.tied,
             head_norms=config.head_norms,
+            post_norms=config.post_norms,
             window=config.window or 0,
         )
 
@@ -95,6 +96,7 @@ class ModelFile(Closable):
         cache_dtype: object = "auto",
         dtype: str | None = None,
         inputs: str = "auto",
+        halves: str = two_halves.AUTO,
         progress: Progress | None = None,
     ) -> Llama:
         """Put the decoder on the ranks of a communicator, as :func:`vkpar.parallel.plan` says.
@@ -108,10 +110,11 @@ class ModelFile(Closable):
             cache_dtype: see :class:`Llama` for this and the others.
             dtype: what matrices that are not quantised are converted to.
             inputs: what the rows of a prompt are rounded to.
+            halves: whether prompts of a tensor split go in two halves of their rows; see :attr:`Llama.halves`.
             progress: is told of each tensor that was read.
 
         Raises:
-            InvalidUsageError: an unknown mode, or wrong ratios.
+            InvalidUsageError: an unknown mode, wrong ratios, or halves where nothing is summed.
             UnsupportedError: a split that the decoder cannot have.
             OutOfMemoryError: no room.
         """
@@ -120,6 +123,7 @@ class ModelFile(Closable):
             cache_dtype = loading.cache_type(self.weights, comm.devices, dtype)
         spec = self.spec(cache_dtype, dtype)
         made = plan(spec, comm, mode=mode, ratios=ratios, context=context, strict=strict)
+        two_halves.check(halves, made.mode, comm.nranks)
         model = Llama(
             self.config,
             self.weights,
@@ -132,6 +136,7 @@ class ModelFile(Closable):
             progress=progress,
         )
         model.plan = made
+        model.halves = halves
         return model
 
     def close(self) -> None:

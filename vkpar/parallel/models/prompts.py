@@ -108,19 +108,24 @@ class Pieces:
 
     Attributes:
         stages: of the blocks.
-        overlaps: whether operations run between the steps of sums in captured pieces.
+        halved: the tokens of the shortest pieces that go through in two halves of their rows; 0 where none do. In
+            graphs, the sums of one half run beside products of the other.
     """
 
     def __init__(self, comm: Communicator, rows: int, streams: Sequence[tuple[int, ...]]) -> None:
         self._comm = comm
         self.stages = stages_of(streams)
-        self.overlaps = False
+        self.halved = 0
         self._captures = captured_on(comm.devices)
         self._least = min(rows, _LEAST)
         self._latest = 0  # tokens of the latest piece
         self._rows = 0  # of the graphs
         self._graphs: list[_Captured] = []
         self._inputs: list[Array] = []
+
+    def in_halves(self, rows: int) -> bool:
+        """Say whether a piece of so many tokens goes through in two halves."""
+        return 0 < self.halved <= rows
 
     def run(self, through: Through, tokens: _Ids, positions: _Ids) -> Inputs:
         """Return what comes out of the blocks, by rank; the next piece may overwrite it.
@@ -194,7 +199,7 @@ class Pieces:
                 devices, sums = (comm.devices[stage.ranks[0]],), None
             if self._graphs:
                 given = _like(self._graphs[-1].stream, stage.ranks[0], comm)
-            with capture(devices, comm=sums, overlap=self.overlaps) as graph:
+            with capture(devices, comm=sums, overlap=self.in_halves(rows)) as graph:
                 stream, normed = through(stage, tokens if given is None else given, positions)
             self._graphs.append(_Captured(graph, given, stream, normed))
         self._rows = rows

@@ -19,7 +19,8 @@ from vkpar.ops.quantized.encode import ENCODERS, encode
 from vkpar.ops.quantized.kinds import KINDS as QUANTISED
 from vkpar.ops.quantized.kinds import MIXES
 from vkpar.parallel.models import naming
-from vkpar.parallel.models.config import Config, Scaling
+from vkpar.parallel.models.config import Config
+from vkpar.parallel.models.families.values import Scaling
 
 F32 = NDArray[np.float32]
 KINDS: Final = ("f32", "f16", "bf16", *QUANTISED)
@@ -44,9 +45,11 @@ def weights(config: Config, seed: int = 0) -> dict[str, F32]:
         if name.endswith("bias"):
             drawn = drawn / 4
         else:
-            drawn = 1 + drawn / 10 if len(shape) == 1 else drawn / np.sqrt(shape[-1])
+            middle = 0 if config.differs.centred else 1
+            drawn = middle + drawn / 10 if len(shape) == 1 else drawn / np.sqrt(shape[-1])
         made[name] = drawn.astype(np.float32)
-    made[naming.TRANSFORMERS.embedding] *= np.float32(np.sqrt(config.hidden))
+    if not config.differs.scaled:
+        made[naming.TRANSFORMERS.embedding] *= np.float32(np.sqrt(config.hidden))
     return made
 
 
@@ -57,8 +60,9 @@ def as_json(config: Config) -> dict[str, Any]:
         "mistral": "MistralForCausalLM",
         "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM",
+        "gemma3": "Gemma3ForCausalLM",
     }
-    family = "mistral" if config.window is not None else config.family
+    family = "mistral" if config.window is not None and config.family == "llama" else config.family
     found: dict[str, Any] = {
         "architectures": [names[family]],
         "model_type": family,
@@ -76,6 +80,8 @@ def as_json(config: Config) -> dict[str, Any]:
         "tie_word_embeddings": config.tied,
         "torch_dtype": "float32",
     }
+    if config.family == "gemma3":
+        found |= _of_gemma3(config)
     if config.scaling is not None:
         found["rope_scaling"] = _as_rope_scaling(config.scaling)
     if config.window is not None:
@@ -85,6 +91,20 @@ def as_json(config: Config) -> dict[str, Any]:
     if config.first is not None:
         found["bos_token_id"] = config.first
     return found
+
+
+def _of_gemma3(config: Config) -> dict[str, Any]:
+    scale = config.head_dim**-0.5 if config.scale is None else config.scale
+    kinds = ["sliding_attention" if config.slides(block) else "full_attention" for block in range(config.layers)]
+    local = {} if config.local_theta is None else {"rope_local_base_freq": config.local_theta}
+    return {
+        "model_type": "gemma3_text",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": round(scale**-2),
+        "layer_types": kinds,
+        "sliding_window": None,
+        **local,
+    }
 
 
 def _as_rope_scaling(scaling: Scaling) -> dict[str, Any]:
@@ -170,7 +190,7 @@ def write_gguf(path: Path, config: Config, tensors: Mapping[str, F32], kind: str
         _write_vocabulary(writer, config, rules)
     of_gguf = dict(_gguf_names(config))
     for name, tensor in tensors.items():
-        stored = tensor
+        stored = tensor + np.float32(tensor.ndim == 1 and config.differs.centred)
         if config.family == "llama" and (".q_proj." in name or ".k_proj." in name):
             stored = interleaved(tensor, config.heads if ".q_proj." in name else config.kv_heads)
         blocks, raw = quantised(stored, "f32" if tensor.ndim == 1 else kind_in(kind, config, name, tensor.shape[-1]))
@@ -226,7 +246,7 @@ def quantised(tensor: F32, kind: str) -> tuple[NDArray[Any], str]:
 
 def _gguf_names(config: Config) -> dict[str, str]:
     """Return GGUF's name of every tensor by transformers' one, biases included."""
-    ours, theirs = naming.TRANSFORMERS, naming.GGUF
+    ours, theirs = (names.of_family(config.differs) for names in (naming.TRANSFORMERS, naming.GGUF))
     found = {ours.embedding: theirs.embedding, ours.output: theirs.output, ours.norm: theirs.norm}
     for block in range(config.layers):
         for part in ours.blocks:
@@ -248,6 +268,10 @@ def _write_metadata(writer: Any, config: Config) -> None:
     writer.add_layer_norm_rms_eps(config.epsilon)
     if config.window is not None:
         writer.add_sliding_window(config.window)
+    if config.sliding:
+        writer.add_sliding_window_pattern(list(config.sliding))
+    if config.local_theta is not None:
+        writer.add_float32(f"{config.family}.rope.freq_base_swa", config.local_theta)
     if config.scaling is not None:
         if not isinstance(config.scaling, (int, float)):
             raise InvalidUsageError("a tiny GGUF file has linear rope scaling or none")

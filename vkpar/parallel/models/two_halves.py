@@ -12,13 +12,30 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from vkpar import ops
+from vkpar.errors import InvalidUsageError
 from vkpar.parallel.layers.attention import Windows
 from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.layers import joined
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, present, there
 from vkpar.parallel.models.building import DecoderBlock
 
+FEWEST: Final = 2  # rows, one for each half
+WORTH: Final = 256  # rows: shorter prompts wait for sums of which each takes as long as those of all rows
+AUTO, ON, OFF = "auto", "on", "off"
+SETTINGS: Final = (AUTO, ON, OFF)
 _TILE: Final = 64  # rows
+
+
+def check(setting: str, mode: str, nranks: int) -> None:
+    """Refuse what is no setting, and halves where nothing is summed.
+
+    Raises:
+        InvalidUsageError: it is refused.
+    """
+    if setting not in SETTINGS:
+        raise InvalidUsageError(f"halves is one of {', '.join(SETTINGS)}, not {setting!r}")
+    if setting == ON and (mode != "tensor" or nranks < 2):
+        raise InvalidUsageError("halves are for prompts in a tensor split over several ranks; leave it auto or off")
 
 
 def middle(rows: int) -> int:
@@ -28,18 +45,19 @@ def middle(rows: int) -> int:
 
 
 class _Half:
-    """Some rows on their way: their positions and masks, and the ``sums`` that are to be added to the stream next."""
+    """Rows on their way: positions and masks, and ``sums`` that are added to the stream next, normed by ``post``."""
 
     def __init__(self, stream: Parts, positions: Parts, masks: Parts | None) -> None:
         self.stream, self.positions, self.masks = stream, positions, masks
         self.sums: Parts | None = None
+        self.post: RMSNorm | None = None
 
     def normed(self, norm: RMSNorm) -> Inputs:
         """Add what was summed to the stream, and return the norm of that."""
         sums, self.sums = self.sums, None
         if sums is None:
             return norm.before(self.stream)
-        self.stream, normed = joined(sums, self.stream, norm)
+        self.stream, normed = joined(sums, self.stream, norm, self.post)
         return normed
 
 
@@ -72,8 +90,10 @@ def through(
         for half in halves:
             normed = half.normed(block.attention_norm)
             half.sums = block.attention.summed(normed, half.positions, cache, half.masks)
+            half.post = block.attention.post
         for half in halves:
             half.sums = block.forward.summed(half.normed(block.forward_norm))
+            half.post = block.forward.post
     ends = [arrays_of(half.normed(last)) for half in halves]
     return _whole([half.stream for half in halves]), _whole(ends)
 

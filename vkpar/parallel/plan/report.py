@@ -16,6 +16,8 @@ from vkpar.parallel.plan.spec import ModelSpec
 
 MOST_CONTEXT: Final = 1 << 24
 
+HALVES_PAY: Final = 0.97  # of the time of whole prompts: what is nearer to that may as well be chance
+
 
 @dataclass(frozen=True)
 class RigFacts:
@@ -92,6 +94,8 @@ class Plan:
         names: of the devices.
         piece: tokens of a prompt that go through the blocks together where these are on one rank.
         turned: the ranks whose products of many rows take copies of transposed weights.
+        halves: how long prompts take in two halves of their rows, of the time of whole ones; None where that was not
+            measured.
     """
 
     spec: ModelSpec
@@ -108,6 +112,12 @@ class Plan:
     names: tuple[str, ...]
     piece: int = BATCH
     turned: frozenset[int] = frozenset()
+    halves: float | None = None
+
+    @property
+    def in_halves(self) -> bool:
+        """Whether prompts are to go through in two halves of their rows: it was measured to pay."""
+        return self.halves is not None and self.halves < HALVES_PAY
 
     @property
     def placement(self) -> Placement:

@@ -61,8 +61,15 @@ _BEYOND: Final = (
 )
 _STEPS: Final = ("q", "k", "v", "o", "gate", "up", "down")
 # Of families that have it without a further word that it is meant.
-_WINDOWS: Final = {"mistral": "sliding_window", "llama": "llama.attention.sliding_window"}
-_HEAD_NORMS: Final = ("qwen3", "qwen3_moe", "qwen3moe")
+_WINDOWS: Final = {
+    "mistral": "sliding_window",
+    "llama": "llama.attention.sliding_window",
+    "gemma3_text": "sliding_window",
+    "gemma3": "gemma3.attention.sliding_window",
+}
+_HEAD_NORMS: Final = ("qwen3", "qwen3_moe", "qwen3moe", "gemma3", "gemma3_text")
+_POSTED: Final = ("gemma3", "gemma3_text")  # of which what comes of each half of a block is normed, too
+_POST_NORMS: Final = ("attention's norm", "feed-forward's norm")
 _ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "distilbert", "nomic-bert")
 
 
@@ -110,7 +117,8 @@ class ModelSpec:
         kinds: of weights that are not stored in ``weights``: the name of a step (``"q" "k" "v" "o" "gate" "up"
             "down"``) and what each block's is stored in, in order. Mixed GGUF files are such.
         head_norms: each head of queries and of keys is normed.
-        window: how many tokens a token attends to; 0 for all before it.
+        window: how many tokens a token attends to, in all blocks or some; 0 for all before it.
+        post_norms: what attention and the feed-forward block give is normed before it is added to the stream.
 
     Raises:
         InvalidUsageError: sizes that are no numbers from 1, or that do not fit together; an unknown dtype or format.
@@ -135,6 +143,7 @@ class ModelSpec:
     kinds: tuple[tuple[str, tuple[str, ...]], ...] = ()
     head_norms: bool = False
     window: int = 0
+    post_norms: bool = False
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "hidden", "heads", "kv_heads", "head_dim", "vocabulary"):
@@ -168,6 +177,12 @@ class ModelSpec:
         alike = {self.weights for step in _STEPS if step not in mixed and (self.gated or step != "gate")}
         return frozenset(alike.union(*mixed.values()))
 
+    def inner(self, nranks: int) -> int:
+        """Return what lies between the two products of as many weights as a rank of a tensor split has to a sum."""
+        matrices = [weight for weight in self.weights_of_block(0) if len(weight.shape) > 1 and weight.step != "router"]
+        elements = sum(math.prod(weight.shape) * weight.read for weight in matrices)
+        return max(int(elements / (4 * self.width * nranks)) // 64 * 64, 64)
+
     def block(self) -> list[Step]:
         """Return the steps of a block; ``"x"`` goes in."""
         return [*_attention(self), *(_experts() if self.experts else _feed_forward(self))]
@@ -187,6 +202,8 @@ class ModelSpec:
         made += [Weight(name, shape, kind[name], bias) for name, shape in shapes.items()]
         if self.head_norms:
             made += [Weight(f"{name} norm", (self.head_dim,), "float32") for name in "qk"]
+        if self.post_norms:
+            made += [Weight(name, (self.width,), "float32") for name in _POST_NORMS]
         made.append(Weight("feed-forward norm", (self.width,), "float32", bias))
         inner = (self.experts,) if self.experts else ()
         share = self.active / self.experts if self.experts else 1.0
@@ -267,7 +284,7 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     Args:
         source: the object in a ``config.json`` as transformers saves it; the metadata of a GGUF file; or an object with
             the attributes ``layers``, ``hidden``, ``intermediate``, ``heads``, ``kv_heads``, ``head_dim``,
-            ``vocabulary``, ``tied`` and perhaps ``head_norms`` and ``window``.
+            ``vocabulary``, ``tied`` and perhaps ``head_norms``, ``post_norms`` and ``window``.
         weights: what the weights are stored in on devices.
         kinds: of weights that are stored otherwise, by step and block; see :class:`ModelSpec`.
 
@@ -276,6 +293,8 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
             fit together.
         UnsupportedError: a kind of model whose blocks are made of other steps, named.
     """
+    if isinstance(source, Mapping) and isinstance(source.get("text_config"), Mapping):  # beside a tower for pictures
+        source = {**source, **source["text_config"]}
     found, tied, decoder = _sizes_of(source)
     for name, (key, value) in found.items():
         check_size(name if key == name else f"{name} ({key})", value, 0 if name in ("experts", "active") else 1)
@@ -286,15 +305,16 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     sizes = {"kv_heads": sizes["heads"], "head_dim": sizes["width"] // sizes["heads"]} | sizes
     mixed = tuple((step, tuple(each)) for step, each in (kinds or {}).items())
     how: dict[str, Any] = {"tied": tied, "decoder": decoder, "gated": decoder, "bias": not decoder}
-    how |= {"head_norms": _norms_heads(source), "window": _window(source)}
+    how |= {"head_norms": _is_of(source, "head_norms", _HEAD_NORMS), "window": _window(source)}
+    how["post_norms"] = _is_of(source, "post_norms", _POSTED)
     return ModelSpec(**sizes, **how, weights=weights, kinds=mixed)
 
 
-def _norms_heads(source: Any) -> bool:
-    """Say whether the source is of a kind that norms each head of queries and keys."""
+def _is_of(source: Any, name: str, kinds: Sequence[str]) -> bool:
+    """Say whether the source is an object with that attribute, or a configuration of one of the kinds that have it."""
     if not isinstance(source, Mapping):
-        return is_true({"head_norms": getattr(source, "head_norms", None)}, "head_norms")
-    return (source.get("general.architecture") or source.get("model_type")) in _HEAD_NORMS
+        return is_true({name: getattr(source, name, None)}, name)
+    return (source.get("general.architecture") or source.get("model_type")) in kinds
 
 
 def _window(source: Any) -> int:
@@ -336,6 +356,14 @@ def _sizes_of(source: Any) -> tuple[dict[str, tuple[str, Any]], bool, bool]:
     return found, is_true(source, "tie_word_embeddings"), kind not in _ENCODERS
 
 
+def _added(spec: ModelSpec, half: int, name: str, given: str, made: str) -> list[Step]:
+    """Return the steps by which what a half of a block gives is added to the stream."""
+    post = _POST_NORMS[half]
+    if not spec.post_norms:
+        return [Step(made, "add", (given, name))]
+    return [Step(post, "norm", (name,)), Step(made, "add", (given, post))]
+
+
 def _attention(spec: ModelSpec) -> list[Step]:
     turned = ("q norm", "k norm") if spec.head_norms else ("q", "k")
     return [
@@ -344,7 +372,7 @@ def _attention(spec: ModelSpec) -> list[Step]:
         *(Step(name, "each", (name[0],)) for name in turned if spec.head_norms),
         Step("mixed", "attention", (*turned, "v")),
         Step("o", "product", ("mixed",), bias=spec.bias),
-        Step("stream", "add", ("x", "o")),
+        *_added(spec, 0, "o", "x", "stream"),
         Step("feed-forward norm", "norm", ("stream",)),
     ]
 
@@ -355,7 +383,7 @@ def _feed_forward(spec: ModelSpec) -> list[Step]:
         *(Step(name, "product", ("feed-forward norm",), "inner", spec.bias) for name in wide),
         Step("inner", "each", tuple(wide)),
         Step("down", "product", ("inner",), bias=spec.bias),
-        Step("out", "add", ("stream", "down")),
+        *_added(spec, 1, "down", "stream", "out"),
     ]
 
 

@@ -12,17 +12,20 @@ from functools import partial
 from statistics import fmean
 from typing import Final
 
+from vkpar import env
+from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.tune.settling import settled
 from vkpar.device import Device
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph
-from vkpar.ops import rms_norm
+from vkpar.ops import cast, rms_norm
 from vkpar.ops.matmul.matmul import matmul
 from vkpar.parallel.rates import cache
 
 _SHAPE_GPU: Final = (8192, 8192)  # 128 MiB of float16: more than the caches of the GPUs of 2026 hold
 _SHAPE_CPU: Final = (1024, 1024)
+PROMPT: Final = 512  # rows
 _CALLS: Final = 8
 _ENOUGH: Final = 0.02  # seconds that are measured at least
 _MOST_CALLS: Final = 4096
@@ -106,6 +109,34 @@ def sum_seconds(comm: Communicator, width: int) -> float:
     return cache.number("sum", {**about, "transports": comm.transports()}, measure, 1e-7, 10.0)
 
 
+def halves_ratio(comm: Communicator, width: int, inner: int) -> float | None:
+    """Return how long prompts take in two halves of their rows, of the time of whole ones, in a tensor split.
+
+    Between two sums each rank makes a product of ``width`` columns into a block and one out of it. Prompts of
+    :data:`PROMPT` rows are measured, so that links that are slow beside the ranks' products give less than 1.
+
+    None where a processor is among the ranks: work that is done meanwhile takes the cores from the sums.
+
+    Args:
+        comm: whose ranks sum.
+        width: of the residual stream.
+        inner: of what a rank has between the products.
+    """
+    if any(device.info.is_cpu for device in comm.devices):
+        return None
+
+    def measure() -> float:
+        with ExitStack() as stack:
+            weights = _Weights(comm.devices, width, PROMPT, inner)
+            chains = [_Chain(stack, weights, comm, cut) for cut in (PROMPT, PROMPT // 2)]
+            whole, halves = settled([chain.seconds for chain in chains], comm.devices)
+            return halves / whole
+
+    about = {"ranks": [cache.describe(device) for device in comm.devices], "width": width, "inner": inner}
+    about |= {"links": [link.kind for link in comm.links()], "slow": env.get().slow_links}
+    return cache.number("halves", {**about, "transports": comm.transports()}, measure, 0.1, 10.0)
+
+
 def _more(whole: float, without: float) -> float:
     """Return by how much one time is longer than the other, which is measured at another moment: a little at least."""
     return max(whole - without, whole / 20)
@@ -136,19 +167,26 @@ def _speed(device: Device) -> float:
 class _Weights:
     """What products into a block and out of it take, on each of some devices.
 
-    Attributes:
+    Args:
         devices: the devices.
+        width: of the residual stream.
+        rows: of that; many are float16, as those of prompts are.
+        inner: what lies between the products; 0 for as much as takes far longer to read than to begin.
+
+    Attributes:
+        devices: as given.
         rows: of the residual stream; ``scales`` of the norm.
         first: by device the weight of the product into the block, ``second`` that of the one out of it.
         nbytes: of both on a device.
     """
 
-    def __init__(self, devices: Sequence[Device], width: int) -> None:
+    def __init__(self, devices: Sequence[Device], width: int, rows: int = 1, inner: int = 0) -> None:
         most = _WEIGHT_CPU if any(device.info.is_cpu for device in devices) else _WEIGHT_GPU
-        inner = max(most // width // 8 * 8, 8)
+        inner = inner or max(most // width // 8 * 8, 8)
         self.devices = devices
         self.nbytes = 2 * 2 * inner * width
-        self.rows = [device.zeros((1, width)) for device in devices]
+        self.rows = [device.zeros((rows, width)) for device in devices]
+        self.inputs = "float32" if rows == 1 else "float16"
         self.scales = [device.zeros(width) for device in devices]
         self.first = [device.zeros((inner, width), "float16") for device in devices]
         self.second = [device.zeros((width, inner), "float16") for device in devices]
@@ -163,21 +201,37 @@ class _Chain:
         comm: sums; None for no sums.
     """
 
-    def __init__(self, stack: ExitStack, weights: _Weights, comm: Communicator | None = None) -> None:
-        rows = weights.rows
-        with capture(weights.devices, comm=comm) as graph:
-            x = rows
+    def __init__(
+        self, stack: ExitStack, weights: _Weights, comm: Communicator | None = None, cut: int | None = None
+    ) -> None:
+        self._weights, self._comm = weights, comm
+        pieces = [[part[:cut] for part in weights.rows]]
+        if cut is not None and cut < weights.rows[0].shape[0]:
+            pieces.append([part[cut:] for part in weights.rows])
+        with capture(weights.devices, comm=comm, overlap=len(pieces) > 1) as graph:
+            streams = pieces
             for _ in range(_CHAIN):
-                inside = [matmul(part, weight, transpose_b=True) for part, weight in zip(x, weights.first, strict=True)]
-                out = [matmul(part, each, transpose_b=True) for part, each in zip(inside, weights.second, strict=True)]
-                if comm is not None:
-                    comm.all_reduce(out)
-                x = [
-                    rms_norm(part, scale, 1e-5, residual=row)[0]
-                    for part, scale, row in zip(out, weights.scales, rows, strict=True)
-                ]
+                sums = [self._through(stream) for stream in streams]
+                streams = [self._normed(*each) for each in zip(sums, pieces, strict=True)]
         self._graph: Graph = graph
         stack.callback(graph.close)
+
+    def _through(self, x: Sequence[Array]) -> list[Array]:
+        """Take rows through both products, and begin their sum."""
+        kind, many = self._weights.inputs, self._weights.rows[0].shape[0] > 1
+        given = [cast(part, kind) for part in x] if many else x
+        firsts, seconds = self._weights.first, self._weights.second
+        inside = [matmul(part, each, transpose_b=True, dtype=kind) for part, each in zip(given, firsts, strict=True)]
+        out = [
+            matmul(part, each, transpose_b=True, dtype="float32") for part, each in zip(inside, seconds, strict=True)
+        ]
+        if self._comm is not None:
+            self._comm.all_reduce(out)
+        return out
+
+    def _normed(self, sums: Sequence[Array], rows: Sequence[Array]) -> list[Array]:
+        given = zip(sums, self._weights.scales, rows, strict=True)
+        return [rms_norm(part, scale, 1e-5, residual=row)[0] for part, scale, row in given]
 
     def seconds(self) -> float:
         """Return the seconds of a link: the least of a few launches."""

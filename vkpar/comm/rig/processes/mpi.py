@@ -31,12 +31,11 @@ def briefly() -> Iterator[bool]:
             lock.release()
 
 
-def check(comm: Any) -> Any:
-    """Return the module ``mpi4py.MPI`` where ``comm`` is a communicator of it that can be used.
+def _module() -> Any:
+    """Return ``mpi4py.MPI``, which starts MPI where nobody has.
 
     Raises:
-        InvalidUsageError: ``comm`` is none, an intercommunicator, MPI.COMM_NULL, or MPI is not running.
-        UnsupportedError: mpi4py is missing or too old, or MPI does not allow threads.
+        UnsupportedError: mpi4py is missing or too old, or finds no MPI.
     """
     try:
         import mpi4py
@@ -45,6 +44,26 @@ def check(comm: Any) -> Any:
         raise UnsupportedError(f"mpi= needs mpi4py and an MPI: pip install vkpar[mpi] ({error})") from error
     if tuple(map(int, mpi4py.__version__.split(".")[:2])) < _LEAST:
         raise UnsupportedError(f"mpi= needs mpi4py 4.1 or newer; this is {mpi4py.__version__}")
+    return MPI
+
+
+def world() -> Any:
+    """Return the communicator of all processes that were started together.
+
+    Raises:
+        UnsupportedError: mpi4py is missing or too old, or finds no MPI.
+    """
+    return _module().COMM_WORLD
+
+
+def check(comm: Any) -> Any:
+    """Return the module ``mpi4py.MPI`` where ``comm`` is a communicator of it that can be used.
+
+    Raises:
+        InvalidUsageError: ``comm`` is none, an intercommunicator, MPI.COMM_NULL, or MPI is not running.
+        UnsupportedError: mpi4py is missing or too old, or MPI does not allow threads.
+    """
+    MPI = _module()
     if not isinstance(comm, MPI.Comm):
         raise InvalidUsageError(f"mpi= takes a communicator of mpi4py, such as MPI.COMM_WORLD; got {comm!r}")
     if not MPI.Is_initialized() or MPI.Is_finalized():
