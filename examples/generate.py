@@ -5,6 +5,7 @@ checks that both give the same tokens.
 """
 
 import argparse
+import io
 import json
 import logging
 import os
@@ -52,6 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--logits", type=Path, help="write the prompt's logits, (T, vocabulary) float32, to this .npy")
     parser.add_argument("--ignore-end", action="store_true", help="go on after a token that ends the text")
     parser.add_argument("--profile", action="store_true", help="show where the time of the steps goes")
+    parser.add_argument("--mpi", action="store_true", help="under mpiexec: split over the devices of all processes")
     parser.add_argument("--json", action="store_true", help="print tokens, rates and the plan as JSON")
     return parser.parse_args()
 
@@ -96,7 +98,7 @@ def summary(generation: Generation, model: Llama) -> str:
     rates = f"pp {len(generation.prompt)}: {generation.prompt_rate:.1f} tokens/s of the prompt"
     if generation.step_rate:
         rates += f", tg {len(generation.tokens)}: {generation.step_rate:.1f} tokens/s after it"
-    devices, held = model.comm.devices, model.weights_nbytes
+    devices, held = model.placed()["devices"], model.weights_nbytes
     used = [f"{device} ({units(nbytes)})" for device, nbytes in zip(devices, held, strict=True) if nbytes]
     how = f"split by {model.placement.mode} over " if len(used) > 1 else "on "
     return f"{rates}\n{model.config.describe()}, {how}{', '.join(used)}"
@@ -111,6 +113,15 @@ def graph(model: Llama) -> str:
         f"a token: {stats.operations} operations with {stats.barriers} barriers between them, "
         f"{stats.host_us} us of the host to launch"
     )
+
+
+def world(options: argparse.Namespace) -> Any:
+    """Return the communicator of all processes that mpiexec started; None where there are none."""
+    if not options.mpi:
+        return None
+    from mpi4py.MPI import COMM_WORLD
+
+    return COMM_WORLD
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -133,9 +144,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         devices = vkpar.open_devices(options.devices)
         for device in devices:
             stack.callback(device.close)
-        comm = stack.enter_context(vkpar.Communicator(devices, wire=options.wire))
+        comm = stack.enter_context(vkpar.Communicator(devices, wire=options.wire, mpi=world(options)))
         model = load(file, comm, options, context, stack)
-        if options.explain:
+        if comm.local_ranks.start > 0:  # the first process prints
+            sys.stdout = io.StringIO()
+        elif options.explain:
             print(model.plan, file=sys.stderr)
         if options.logits is not None:
             np.save(options.logits, model.prefill(prompt, logits=True))

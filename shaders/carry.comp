@@ -21,7 +21,7 @@ void main() {
     uint lane = gl_LocalInvocationID.x;
     uint ready = sends >> 2u * lane & 3u;
     if (ready != 0u) {
-        slot_word[RAISED + lane * APART] = slot_word[RAISED + lane * APART] + ready;
+        atomicAdd(slot_word[RAISED + lane * APART], ready);  // an abort may write the word meanwhile
     }
     memoryBarrierBuffer();
     barrier();

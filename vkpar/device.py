@@ -45,6 +45,10 @@ class Device(Closable, Fixed, Unpickled):
     Attributes:
         info: the physical device that it was opened on.
         plans: of the operations that were called on its arrays.
+
+    Examples:
+        >>> device.array(np.array([1, 2], np.float32)).sum().item()
+        3.0
     """
 
     _internal = "adopt adopted allocate_array check_open dispatch logical notice_failures peer_copier plans stream"
@@ -96,10 +100,7 @@ class Device(Closable, Fixed, Unpickled):
 
     @property
     def stream(self) -> Stream | None:
-        """What gathers its operations, which itself refuses them once the device is closed.
-
-        None where there are messages to raise first, or none is there.
-        """
+        """What gathers its operations, and refuses them once it is closed; None where messages are raised first."""
         return self._logical.stream if self._logical.serves else None
 
     @property
@@ -210,8 +211,7 @@ class Device(Closable, Fixed, Unpickled):
     def memory(self) -> DeviceMemory:
         """Return what the device's memory is used for now: bytes by heap and by purpose, and the driver's budgets.
 
-        Budgets are read afresh at each call (VK_EXT_memory_budget; None where the driver lacks it). Arrays that were
-        dropped count until the work on them is done.
+        Budgets are read afresh (None without VK_EXT_memory_budget); dropped arrays count until work on them is done.
 
         Raises:
             InvalidUsageError: the device is closed.
@@ -262,9 +262,7 @@ class Device(Closable, Fixed, Unpickled):
             child.notice_failure()
 
     def close(self) -> None:
-        """Wait for pending work and free everything; a second call does nothing.
-
-        Where nothing moves for 30 s the device is given up: its handles are leaked.
+        """Wait for pending work, up to 30 s without progress, and free everything; a second call does nothing.
 
         Raises:
             VkparError: what closing a communicator or a graph on it raised first; the device is closed nevertheless.
@@ -337,6 +335,9 @@ def enumerate_devices() -> list[DeviceInfo]:
 
     Raises:
         UnsupportedError: no Vulkan loader or no driver; the message says what to install.
+
+    Examples:
+        >>> cards = [info.name for info in vkpar.enumerate_devices() if not info.is_cpu]
     """
     return drivers.enumerate_devices()
 
@@ -352,6 +353,9 @@ def open_devices(selector: str | int | None = None) -> list[Device]:
     Raises:
         InvalidUsageError: nothing matches; the message lists the devices.
         UnsupportedError: no loader, no driver, or a device that lacks what vkpar needs.
+
+    Examples:
+        >>> one, other = vkpar.open_devices(f"{device.info.index}*2")  # two ranks on one card
     """
     if not isinstance(selector, (str, int, type(None))):
         raise InvalidUsageError(f"a selector is an index or text such as '0&1', not {selector!r}")

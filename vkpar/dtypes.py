@@ -21,6 +21,11 @@ class DType:
     Attributes:
         name: such as ``"float32"``.
         numpy: the NumPy type that holds its elements on the host.
+
+    Examples:
+        >>> kind = device.zeros(3, "bf16").dtype
+        >>> kind.name, kind == vkpar.bfloat16, kind == "bfloat16"
+        ('bfloat16', True, True)
     """
 
     name: str

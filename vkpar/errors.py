@@ -16,7 +16,15 @@ _LIMITS = {
 
 
 class VkparError(Exception):
-    """Root of every error raised by vkpar; it can be pickled, for a process pool, and copied."""
+    """Root of every error raised by vkpar; it can be pickled, for a process pool, and copied.
+
+    Examples:
+        >>> try:
+        ...     device.zeros(3).reshape(2, 2)
+        ... except vkpar.VkparError as error:
+        ...     type(error).__name__
+        'InvalidUsageError'
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes an equal one: exceptions' own way would call ``__init__`` with the whole message."""
@@ -30,15 +38,39 @@ def _again(kind: type[VkparError], arguments: tuple[Any, ...]) -> VkparError:
 
 
 class InvalidUsageError(VkparError, ValueError):
-    """The caller's arguments, or the state of an object, do not allow the call (use after close too)."""
+    """The caller's arguments, or the state of an object, do not allow the call (use after close too).
+
+    Examples:
+        >>> try:
+        ...     vkpar.open_devices("no such card")
+        ... except vkpar.InvalidUsageError as error:
+        ...     "no such card" in str(error)
+        True
+    """
 
 
 class IndexingError(InvalidUsageError, IndexError):
-    """A key of an array that is out of range, or of a kind that arrays do not take."""
+    """A key of an array that is out of range, or of a kind that arrays do not take.
+
+    Examples:
+        >>> try:
+        ...     device.zeros(3)[7]
+        ... except IndexError as error:
+        ...     type(error).__name__
+        'IndexingError'
+    """
 
 
 class ReadOnlyError(InvalidUsageError, AttributeError):
-    """An attribute that cannot be set; the message says what to write."""
+    """An attribute that cannot be set; the message says what to write.
+
+    Examples:
+        >>> try:
+        ...     device.zeros(3).shape = (3, 1)
+        ... except AttributeError as error:
+        ...     type(error).__name__
+        'ReadOnlyError'
+    """
 
 
 class WeightsError(InvalidUsageError):
@@ -47,6 +79,13 @@ class WeightsError(InvalidUsageError):
     Attributes:
         path: the file or folder; empty where there is none.
         tensor: the name of the tensor that is wrong; empty where it is the whole file.
+
+    Examples:
+        >>> try:
+        ...     vkpar.parallel.open_weights("/no/such/model")
+        ... except vkpar.WeightsError as error:
+        ...     error.path
+        '/no/such/model'
     """
 
     def __init__(self, message: str, path: str = "", tensor: str = "") -> None:
@@ -58,22 +97,50 @@ class WeightsError(InvalidUsageError):
 
 
 class UnsupportedError(VkparError):
-    """A device, driver or machine lacks something that the call needs; the message names it."""
+    """A device, driver or machine lacks something that the call needs; the message names it.
+
+    Examples:
+        >>> try:
+        ...     vkpar.exp(device.zeros(3, "uint32"))
+        ... except vkpar.UnsupportedError as error:
+        ...     type(error).__name__
+        'UnsupportedError'
+    """
 
 
 class OperandError(UnsupportedError, TypeError):
-    """An operator, or a function of NumPy, that does not take arrays on devices; the message says what does."""
+    """An operator, or a function of NumPy, that does not take arrays on devices; the message says what does.
+
+    Examples:
+        >>> try:
+        ...     np.fft.fft(device.zeros(4))
+        ... except vkpar.OperandError as error:
+        ...     isinstance(error, TypeError)
+        True
+    """
 
 
 class DLPackError(UnsupportedError, BufferError):
-    """Elements that DLPack cannot hand over from or to where they are."""
+    """Elements that DLPack cannot hand over from or to where they are.
+
+    Examples:
+        >>> issubclass(vkpar.DLPackError, BufferError)  # as consumers of DLPack expect it
+        True
+    """
 
 
 class ShaderCompileError(VkparError):
-    """GLSL that does not compile.
+    r"""GLSL that does not compile.
 
     Attributes:
         log: what the compiler printed.
+
+    Examples:
+        >>> try:
+        ...     vkpar.Kernel(device, "#version 450\nvoid main() { missing(); }")
+        ... except vkpar.ShaderCompileError as error:
+        ...     "missing" in error.log
+        True
     """
 
     def __init__(self, message: str, log: str = "") -> None:
@@ -91,6 +158,10 @@ class VulkanError(VkparError):
     Args:
         detail: what the message adds to both.
         message: the whole message, where a sentence says more than the name of the call.
+
+    Examples:
+        >>> str(vkpar.VulkanError("VK_ERROR_INITIALIZATION_FAILED", "vkCreateDevice"))
+        'vkCreateDevice failed: VK_ERROR_INITIALIZATION_FAILED'
     """
 
     def __init__(self, result: str, call: str, detail: str = "", *, message: str = "") -> None:
@@ -100,11 +171,24 @@ class VulkanError(VkparError):
 
 
 class DeviceLostError(VulkanError):
-    """The device is gone (VK_ERROR_DEVICE_LOST) or was quarantined; it cannot be used again."""
+    """The device is gone (VK_ERROR_DEVICE_LOST) or was quarantined; it cannot be used again.
+
+    Examples:
+        >>> issubclass(vkpar.DeviceLostError, vkpar.VulkanError)
+        True
+    """
 
 
 class OutOfMemoryError(VulkanError, MemoryError):
-    """No memory is left for the call, of a device or the host; or no file descriptor, or no thread."""
+    """No memory is left for the call, of a device or the host; or no file descriptor, or no thread.
+
+    Examples:
+        >>> try:
+        ...     device.empty(1 << 50, "uint8")
+        ... except MemoryError as error:
+        ...     isinstance(error, vkpar.VulkanError)
+        True
+    """
 
 
 class ValidationError(VkparError):
@@ -112,6 +196,10 @@ class ValidationError(VkparError):
 
     Attributes:
         messages: the texts, in the order in which the layer gave them.
+
+    Examples:
+        >>> vkpar.ValidationError(["a message of the layer"]).messages
+        ['a message of the layer']
     """
 
     def __init__(self, messages: list[str]) -> None:
@@ -124,6 +212,13 @@ class WaitTimeoutError(VkparError, TimeoutError):
 
     Attributes:
         details: rank, device, operation and wanted and reached timeline values, where known.
+
+    Examples:
+        >>> try:
+        ...     raise vkpar.WaitTimeoutError("rank 1 waits", {"rank": 1})
+        ... except TimeoutError as error:
+        ...     error.details["rank"]
+        1
     """
 
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
@@ -136,6 +231,10 @@ class CommunicatorError(VkparError):
 
     Attributes:
         details: rank, device, operation, step and wanted and reached timeline values, where known.
+
+    Examples:
+        >>> issubclass(vkpar.CommunicatorError, vkpar.VkparError)  # its __cause__ is the first failure
+        True
     """
 
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:

@@ -65,6 +65,14 @@ def register_host(array: np.ndarray[Any, Any], devices: Device | Iterable[Device
         InvalidUsageError: an array that is not like that; the message names the alignment and what is over.
         UnsupportedError: a device whose driver cannot import host memory, or not this; the message names it.
         OutOfMemoryError: a driver cannot pin so much.
+
+    Examples:
+        >>> import mmap
+        >>> page = np.frombuffer(mmap.mmap(-1, 1 << 16), np.float32)  # begins and ends at a page's border
+        >>> with vkpar.register_host(page, [device]) as h:
+        ...     page[:3] = [1, 2, 3]
+        ...     device.array(h).sum().item()
+        6.0
     """
     if not isinstance(array, np.ndarray):
         raise InvalidUsageError(f"cannot register a {type(array).__name__}; it takes a NumPy array")

@@ -38,6 +38,11 @@ class MemoryPlan:
             :class:`~vkpar.DeviceInfo` it is that of its enumeration.
         limit: what ``VKPAR_MAX_MEMORY`` leaves for further arrays; None without a limit.
         fits: all arrays together fit what is available and allowed.
+
+    Examples:
+        >>> (plan,) = vkpar.plan_memory([device], [((1024, 1024), "float16")])
+        >>> plan.arrays, plan.nbytes
+        (1, 2097152)
     """
 
     rank: int

@@ -84,7 +84,15 @@ class Deadline:
 
 
 class Waitable(ABC):
-    """Work under way: whoever can be waited for and asked can also be awaited, and asked for its error."""
+    """Work under way: whoever can be waited for and asked can also be awaited, and asked for its error.
+
+    Examples:
+        >>> with vkpar.Communicator(devices) as comm:
+        ...     work = comm.broadcast([d.ones(2) for d in comm.devices])
+        ...     work.wait(60)  # seconds; without it, later work on the devices still sees the results
+        ...     work.done()
+        True
+    """
 
     @abstractmethod
     def wait(self, timeout: float | None = None) -> None:

@@ -215,9 +215,20 @@ def trace(path: str | os.PathLike[str]) -> Trace:
     Operations without any are put between their neighbours and marked as estimated; of collectives and of launches of
     graphs some are left without their steps and operations then. A communicator in a trace cannot be profiled as well.
 
+    Args:
+        path: the file, which is written when the block ends.
+
     Raises:
         InvalidUsageError: on entering, inside another trace.
         OSError: on entering, the file cannot be written.
+
+    Examples:
+        >>> import json, os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "trace.json")
+        >>> with vkpar.trace(path):
+        ...     b = vkpar.add(device.ones(3), 1)
+        >>> len(json.load(open(path))["traceEvents"]) > 0
+        True
     """
     return Trace(path)
 

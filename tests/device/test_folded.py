@@ -12,7 +12,7 @@ import pytest
 from conftest import FULL
 from gguf import GGMLQuantizationType, quants
 from helpers.ops.elements import ROUNDING, check, normal, values_of
-from helpers.ops.quantizing import blocks_of, exact, scaled_by
+from helpers.ops.quantizing import NAMES, blocks_of, exact, scaled_by
 from helpers.vulkan.planning import forget
 from numpy.typing import NDArray
 
@@ -147,8 +147,8 @@ def test_gate(device: vkpar.Device, rng: np.random.Generator, kernel: str, types
     check(made, *gated(added, gamma(k + 2) * size + U * np.abs(added)))
 
 
-@pytest.mark.sampled(20)
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.sampled(53)
+@pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize("m", [1, 5, 8, 12])
 def test_quantised_weights(device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str, m: int) -> None:
     found = KINDS[kind]

@@ -36,7 +36,7 @@ def dots(monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> Iterator[None
     forget(device)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", NAMES)
 def test_products(device: vkpar.Device, rng: np.random.Generator, kind: str) -> None:
     """Of rows at odd offsets, of any length in blocks, in every type; elements lie far apart in size."""
@@ -62,7 +62,7 @@ def test_products(device: vkpar.Device, rng: np.random.Generator, kind: str) -> 
         )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", NAMES)
 def test_every_spread(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -83,7 +83,7 @@ def test_every_spread(
         np.testing.assert_array_equal(got, want, err_msg=str(way))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", NAMES)
 def test_large_small_and_no_numbers(device: vkpar.Device, rng: np.random.Generator, kind: str) -> None:
     blocks = blocks_of(rng, kind, 6, columns_of(kind))
@@ -134,7 +134,7 @@ def test_spreads_fit(device: vkpar.Device) -> None:
                 assert 0 < chunks * kind.chunk <= way.threads * 2 * 8
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", NAMES)
 def test_norms_and_gates(device: vkpar.Device, rng: np.random.Generator, kind: str) -> None:
     """Of rows that shared memory holds a part of at a time, and of others; each element counts once in the norm."""
@@ -152,7 +152,7 @@ def test_norms_and_gates(device: vkpar.Device, rng: np.random.Generator, kind: s
             check(vkpar.matmul(a, q, transpose_b=True), want, error)
         gate, through = np.split(want, 2, axis=1)
         off, off_through = np.split(error, 2, axis=1)
-        silu = gate / (1 + np.exp(-gate))
+        silu = gate / (1 + np.exp(np.minimum(-gate, 700)))
         # silu is nowhere steeper than 1.1
         wrong = (
             1.1 * off * (np.abs(through) + off_through) + np.abs(silu) * off_through + 16 * U * np.abs(silu * through)

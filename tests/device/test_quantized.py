@@ -79,6 +79,7 @@ def test_what_gguf_quantises_comes_back(device: vkpar.Device, rng: np.random.Gen
     assert np.abs(q.dequantize().numpy() - values).max() <= 1.01 * half_step
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", NAMES)
 def test_blocks_come_from_anywhere(device: vkpar.Device, rng: np.random.Generator, kind: str) -> None:
     blocks = blocks_of(rng, kind, 7, columns_of(kind, 1))
@@ -96,7 +97,7 @@ def test_blocks_come_from_anywhere(device: vkpar.Device, rng: np.random.Generato
         np.testing.assert_array_equal(q.dequantize().numpy(), want)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", NAMES)
 def test_rows_are_views(device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str) -> None:
     blocks = blocks_of(rng, kind, 11, columns_of(kind, 1))
@@ -125,7 +126,7 @@ def test_rows_are_views(device: vkpar.Device, rng: np.random.Generator, kernel: 
 # --- products ---
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(27)
 @pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize("m", [1, 2, 3, 8, 40])
 def test_products(device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str, m: int) -> None:
@@ -148,7 +149,7 @@ def test_products(device: vkpar.Device, rng: np.random.Generator, kernel: str, k
         check(vkpar.matmul(view, q, transpose_b=True), x.astype(np.float64) @ weights.T, error)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", NAMES)
 def test_wide_and_narrow_spreads(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -188,7 +189,7 @@ def test_spreads_fit_shared_memory(device: vkpar.Device) -> None:
                     assert way.width % 4 == 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", NAMES)
 def test_sums_of_subgroups(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -258,7 +259,7 @@ def test_captured(device: vkpar.Device, rng: np.random.Generator, kernel: str, m
     graph.close()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("kind", NAMES)
 def test_what_is_no_number_stays_in_its_row(
     device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str
@@ -316,6 +317,7 @@ def test_products_of_many_rows_share_scratch(
     assert not new
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", NAMES)
 def test_take(device: vkpar.Device, rng: np.random.Generator, kind: str) -> None:
     blocks = blocks_of(rng, kind, 9, columns_of(kind))
@@ -362,7 +364,7 @@ def test_nothing(device: vkpar.Device) -> None:
     none.close()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", NAMES)
 def test_over_several_buffers(device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str) -> None:
     """Rows are cut into pieces that a kernel binds each."""

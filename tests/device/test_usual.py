@@ -137,7 +137,7 @@ def test_assignments_are_captured(device: vkpar.Device) -> None:
         (lambda d, a: a.__setitem__((0, 0), np.zeros(2)), InvalidUsageError, r"\(2,\) cannot be broadcast to the \(\)"),
         (lambda d, a: a.__setitem__(0, np.zeros((4, 1))), InvalidUsageError, r"\(4, 1\) cannot be broadcast"),
         (lambda d, a: a.__setitem__(3, 1), InvalidUsageError, "3"),
-        (lambda d, a: a.__setitem__(a > 0, 1), UnsupportedError, "takes a mask of bool"),
+        (lambda d, a: a.__setitem__((a > 0).astype("uint32"), 1), UnsupportedError, "takes a mask of bool"),
         (lambda d, a: a[0:1].broadcast_to((3, 4)).__setitem__(slice(None), a), InvalidUsageError, "broadcasting"),
         (lambda d, a: a.__setitem__(0, "x"), InvalidUsageError, "number"),
         (lambda d, a: a.__setitem__(0, None), InvalidUsageError, "number"),
@@ -374,12 +374,10 @@ def test_signed_and_unsigned_are_compared_as_numbers(device: vkpar.Device) -> No
         ours, theirs = getattr(vkpar, compare), getattr(np, compare)
         np.testing.assert_array_equal(ours(a, b).numpy(), theirs(wide, other))
         np.testing.assert_array_equal(ours(b, a).numpy(), theirs(other, wide))
-        np.testing.assert_array_equal(ours(a, b, out=b.copy()).numpy(), theirs(wide, other))
+        np.testing.assert_array_equal(ours(a, b, out=device.empty(b.shape, "bool")).numpy(), theirs(wide, other))
     np.testing.assert_array_equal((a.T[1:] == b.T[:-1]).numpy(), wide.T[1:] == other.T[:-1])
     labels = device.array([2, 0])
     assert (vkpar.argmax(device.array([[1, 2, 5.0], [1, 2, 5]]), 1) == labels).tolist() == [1, 0]
-    with pytest.raises(UnsupportedError, match="int32 with uint32"):
-        a + b
 
 
 def test_integers_meet_floats_in_a_capture(device: vkpar.Device) -> None:

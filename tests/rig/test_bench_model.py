@@ -13,6 +13,7 @@ from vkpar import InvalidUsageError
 from vkpar.bench import model, model_plot, model_weights
 from vkpar.bench.decode import PRESETS
 from vkpar.cli import main as cli
+from vkpar.ops.quantized.kinds import KINDS, MIXES
 from vkpar.parallel.models import tiny
 
 pytestmark = pytest.mark.rig
@@ -115,12 +116,16 @@ def test_without_rows_nothing_is_drawn(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize("kind", model_weights.KINDS)
 def test_made_up_weights_are_about_as_large_as_they_should_be(kind: str) -> None:
     config = model.of_shape(PRESETS["tiny"], 64, 32)
-    if kind == "q4_k":
+    if kind in KINDS and KINDS[kind].block == 256:
         with pytest.raises(InvalidUsageError, match="no multiple of the 256"):
             model_weights.weights(config, kind)
         return
     made = model_weights.weights(config, kind)
     tensor = made["model.layers.1.mlp.gate_proj.weight"]
+    if kind in MIXES:  # what there is in place of blocks that do not divide rows
+        mix = MIXES[kind]
+        kinds = {each.kind.name for each in made.values() if each.kind}
+        assert kinds == {mix.narrow, KINDS[mix.finer].narrow, mix.name, mix.finer}
     assert tensor.shape == (256, 64)
     if tensor.kind is None:
         values = tensor.read(slice(3, 9))

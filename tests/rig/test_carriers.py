@@ -5,6 +5,9 @@ What NVIDIA cards do is in test_peer_cards.py.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,15 +17,17 @@ import conftest
 import numpy as np
 import pytest
 from helpers.comm.carrying import carried
-from helpers.comm.hostvendor import HostVendor
+from helpers.comm.hostvendor import HostMemory, HostVendor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vkpar
 from vkpar import CommunicatorError, UnsupportedError, env
 from vkpar.comm.rig.transports import peer
+from vkpar.vulkan.peer.cuda import CudaError
 
 RANKS = 3
+ABORTED = 768  # the word, as shaders/carry.comp has it
 heavy = pytest.mark.skipif(not conftest.FULL, reason="kernels that wait keep the cores busy: VKPAR_TEST_FULL")
 COUNTS = (1, 255, 1000, 300_000, 300_000, 7) if conftest.FULL else (1, 300_000, 7)
 WAYS = [("two_shot", COUNTS), ("direct", (1000,))]
@@ -51,6 +56,10 @@ def comm(ranks: list[vkpar.Device], vendor: HostVendor) -> Iterator[vkpar.Commun
 
 def integers(seed: int, count: int, dtype: str = "int32") -> list[np.ndarray]:
     return [np.random.default_rng((seed, rank)).integers(-99, 99, count).astype(dtype) for rank in range(RANKS)]
+
+
+def word_of(memory: HostMemory, number: int) -> int:
+    return ctypes.c_uint32.from_address(memory.address + 4 * number).value
 
 
 def slots_nbytes(device: vkpar.Device) -> int:
@@ -234,6 +243,55 @@ def test_a_call_that_the_vendor_refuses_is_a_typed_error(vendor: HostVendor) -> 
         device.close()
 
 
+def test_an_abort_reaches_all_cards_but_one_that_refuses(vendor: HostVendor) -> None:
+    """And that one, once it does not refuse any more."""
+    devices = vkpar.open_devices("llvmpipe*3")
+    with vkpar.Communicator(devices, transport="peer", timeout=60) as comm:
+        carriers = comm._engine.rig.carriers
+        assert carriers is not None
+        vendor.mute = vendor.memory[:1]
+        carriers.abort()
+        assert [word_of(memory, ABORTED) for memory in vendor.memory] == [0, 1, 1]
+        vendor.mute = []
+        carriers.abort()
+        assert [word_of(memory, ABORTED) for memory in vendor.memory] == [1, 1, 1]
+    for device in devices:
+        device.close()
+
+
+def test_what_is_abandoned_gives_healthy_cards_their_memory_back(
+    vendor: HostVendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = vkpar.open_devices("llvmpipe*2")
+    before = [slots_nbytes(device) for device in devices]
+    comm = vkpar.Communicator(devices, transport="peer", timeout=60)
+    monkeypatch.setattr(comm._engine._closer, "_drain", lambda: [1])
+    with pytest.raises(CommunicatorError):
+        comm.close()
+    assert slots_nbytes(devices[0]) == before[0]
+    devices[0].close()
+
+
+def test_a_forked_child_frees_what_the_thread_has(vendor: HostVendor) -> None:
+    devices = vkpar.open_devices("llvmpipe*2")
+    with vkpar.Communicator(devices, transport="peer", timeout=60) as comm:
+        given = [[device.array(rows) for device, rows in zip(devices, integers(1, 500), strict=False)]] * 12
+        vendor.go.clear()
+        with comm.group():
+            works = [comm.all_reduce(each) for each in given]
+        program = next(iter(comm._engine.cache._joined.values()))
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            program.close()
+            os._exit(0)
+        vendor.go.set()
+        assert os.waitpid(child, 0)[1] == 0
+        works[-1].wait()
+    for device in devices:
+        device.close()
+
+
 @heavy
 def test_opened_and_closed_again_and_again(ranks: list[vkpar.Device], vendor: HostVendor) -> None:
     vkpar.Communicator(ranks, transport="peer").close()
@@ -245,6 +303,24 @@ def test_opened_and_closed_again_and_again(ranks: list[vkpar.Device], vendor: Ho
 
 
 # ---- who gets it ----
+
+
+def test_auto_goes_on_where_the_library_refuses_a_card(
+    ranks: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refuses:
+        name = "CUDA"
+
+        def card(self, info: object) -> None:
+            raise CudaError("CUDA_ERROR_DEVICE_UNAVAILABLE", "cuDevicePrimaryCtxRetain")
+
+    monkeypatch.setattr(peer, "_unlike", lambda ranks: "")
+    monkeypatch.setitem(peer.VENDORS, ranks[0].info.driver_id, Refuses)
+    with env.override(tuning="off"), vkpar.Communicator(ranks) as comm:
+        assert "peer" not in comm.transports()
+        assert all("cuDevicePrimaryCtxRetain" in link.reason for link in comm.links())
+    with pytest.raises(UnsupportedError, match="cuDevicePrimaryCtxRetain"):
+        vkpar.Communicator(ranks, transport="peer")
 
 
 def test_forced_where_it_cannot_be_says_why(ranks: list[vkpar.Device]) -> None:

@@ -182,6 +182,13 @@ def test_gates_by_gelu(rig: Rig, rng: np.random.Generator) -> None:
         ParallelMLP(wide, RowParallelLinear(down, comm=comm, split=cut), gate="relu")
 
 
+def test_embedding_refuses_signed_numbers(rig: Rig) -> None:
+    """What is below 0 beside a rank's first row would be counted from the end of its rows."""
+    comm = rig("LL")
+    with pytest.raises(InvalidUsageError, match="numbers of uint32, not int32; cast"):
+        ParallelEmbedding(np.ones((4, 2), np.float32), comm=comm)(everywhere(comm, np.array([3, 0], np.int32)))
+
+
 @pytest.mark.parametrize("fused", [True, False])
 def test_feed_forward(rig: Rig, rng: np.random.Generator, fused: bool) -> None:
     comm, cut = rig("LL", wire="f32"), Split.of([8, 24])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import pytest
@@ -103,6 +104,46 @@ def test_what_never_comes_is_a_typed_error(cards: list[vkpar.Device], monkeypatc
         comm.all_reduce(arrays).wait()
     comm.close()
     del arrays
+    test_sums_are_exact("two_shot", cards)
+
+
+def test_several_communicators_take_turns(cards: list[vkpar.Device]) -> None:
+    """Their lanes share the cards' few queues: graphs of many sums beside single ones of other communicators."""
+    with ExitStack() as stack:
+        comms = [stack.enter_context(vkpar.Communicator(cards, transport="peer", timeout=10)) for _ in range(6)]
+        arrays = [[device.full(4096, rank) for rank, device in enumerate(cards)] for _ in comms]
+        with vkpar.capture(cards, comm=comms[0]) as graph:
+            for _ in range(100):
+                comms[0].all_reduce(arrays[0], op="max")
+        for _ in range(20):
+            graph.launch()
+            for comm, each in zip(comms[1:], arrays[1:], strict=True):
+                comm.all_reduce(each, op="max")
+            for comm, each in zip(comms, arrays, strict=True):
+                comm.all_reduce(each, op="max").wait()
+        for each in arrays:
+            assert all((array.numpy() == 1).all() for array in each)
+        graph.close()
+
+
+def test_what_never_comes_ends_beside_other_communicators(cards: list[vkpar.Device]) -> None:
+    """An abort gets through to kernels and streams while all lanes of the cards wait."""
+    nothing = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+    address = ctypes.cast(nothing, ctypes.c_void_p).value
+    comms = [vkpar.Communicator(cards, transport="peer", timeout=4) for _ in range(4)]
+    carriers = comms[0]._engine.rig.carriers
+    assert carriers is not None
+    carriers._lanes = Roads(comms[0]._engine.rig.group, [address] * 5, [])
+    small = [device.zeros(1000) for device in cards]
+    large = [[device.zeros(16 << 20) for device in cards] for _ in comms[1:]]
+    works = [comms[0].all_reduce(small)]
+    works += [comm.all_reduce(each) for comm, each in zip(comms[1:], large, strict=True)]
+    with pytest.raises(CommunicatorError, match=r"no timeline advanced for 4"):
+        works[0].wait()
+    for comm in comms:
+        with suppress(CommunicatorError):
+            comm.close()
+    del small, large
     test_sums_are_exact("two_shot", cards)
 
 

@@ -163,13 +163,34 @@ def test_a_network_is_trained_to_the_same_bits_over_two_processes() -> None:
     assert bits[0] == 2 * bits[1], (several.stderr, alone.stderr)
 
 
+_SPLITS = ["tensor:1:1,layer:1:1 L L"]
+_MORE_SPLITS = [
+    "tensor:1:1:0,layer:1:0:1,single:0:0:1,tensor:memory LS S",
+    "auto:speed,tensor:even S L",
+    "layer:even L S",
+]
+
+
+@pytest.mark.parametrize("case", [*_SPLITS, *_MORE_SPLITS] if conftest.FULL else _SPLITS)
+def test_models_give_the_tokens_of_one_process(case: str) -> None:
+    splits, *letters = case.split()
+    for letter in "".join(letters):
+        conftest.require(conftest.KNOWN["LS".index(letter)])
+    start, environment = command(MPICH, len(letters))
+    environment["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parents[2]), environment["PYTHONPATH"]])
+    program = str(PROGRAM.parent / "modelling.py")
+    done = _started([*start, sys.executable, program, splits, *letters], environment)
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr[-6000:]}"
+    assert done.stdout.count("done") == len(letters)
+
+
 def _ran(folder: Path, length: str, *letters: str) -> list[dict[str, Any]]:
     """Run the commands of ``helpers/process/commands.py``; return what each process printed."""
     for letter in letters:
         conftest.require(conftest.KNOWN["LS".index(letter)])
     start, environment = command(MPICH, len(letters))
     program = str(PROGRAM.parent / "commands.py")
-    environment["PYTHONPATH"] = str(PROGRAM.parents[2]) + ":" + environment["PYTHONPATH"]
+    environment["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parents[2]), environment["PYTHONPATH"]])
     done = _started([*start, sys.executable, program, str(folder), length, *letters], environment)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
     return [json.loads((folder / f"{number}.json").read_text()) for number in range(len(letters))]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import FULL, Rigs
 from helpers.graph.fusing import WIRES, bits, force_gpu
-from helpers.ops.quantizing import blocks_of
+from helpers.ops.quantizing import NAMES, blocks_of
 from helpers.ops.reducing import fresh_devices
 from helpers.vulkan.planning import forget
 
@@ -82,8 +82,8 @@ class Products:
             graph.close()
 
 
-@pytest.mark.sampled(97)
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.sampled(257)
+@pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("letters", ["LL", "LLL", "SS"] if FULL else ["LL"])
 def test_products_fill_slots(own: Devices, letters: str, wire: str, kind: str) -> None:

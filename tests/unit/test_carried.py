@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from vkpar.comm.schedule.algorithms import p2p
 from vkpar.comm.schedule.algorithms.table import TABLE
-from vkpar.comm.schedule.carried import LANES, CarriedStep, Rounds, Taken, apart, carried
+from vkpar.comm.schedule.carried import LANES, CarriedStep, Rounds, Taken, Transfer, apart, carried
 from vkpar.comm.schedule.steps import BLOCK, Move, Problem, SlotSet, Span, Step
 from vkpar.vulkan.pipelines import shader
 
@@ -63,25 +63,31 @@ class Rig:
         self.came: Counter[tuple[int, int, int]] = Counter()
         self.awaited: Counter[tuple[int, int, int]] = Counter()
         self.lanes: defaultdict[tuple[int, int, int], list[dict[int, int]]] = defaultdict(list)
+        left: defaultdict[tuple[int, int, int], deque[Transfer]] = defaultdict(deque)
+        self.given: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)  # by card, as lanes follow
+        for step in listed:
+            assert step.opens or not step.transfers
+            for transfer in step.transfers:
+                left[transfer[:3]].append(transfer)
+                self.given[transfer.src].append(transfer[:3])
         for number, step in enumerate(listed):
-            self._plan(number, step)
+            self._plan(number, step, left)
+        assert not any(left.values())
         self.carried: Counter[tuple[int, int, int]] = Counter()
+        self.done: Counter[int] = Counter()  # by card, of what it was given
 
-    def _plan(self, number: int, step: CarriedStep) -> None:
-        """Note which contents a submission's transfers are to carry."""
-        transfers = iter(step.transfers)
+    def _plan(self, number: int, step: CarriedStep, left: Mapping[tuple[int, int, int], deque[Transfer]]) -> None:
+        """Note which contents a submission's transfers are to carry, of those that are left."""
         for at, part in enumerate(step.parts):
             index = self.index[number, at]
             for target, lane in part.sends:
-                transfer = next(transfers)
-                assert (transfer.src, transfer.dst, transfer.lane) == (step.rank, target, lane)
+                transfer = left[step.rank, target, lane].popleft()
                 slots = {
                     slot
                     for start, nbytes in transfer.extents
                     for slot in range(start // SLOT_NBYTES, (start + nbytes - 1) // SLOT_NBYTES + 1)
                 }
                 self.lanes[step.rank, target, lane].append({slot: self.written[index, slot] for slot in slots})
-        assert next(transfers, None) is None
 
     def _ended(self, submission: int) -> bool:
         rank = self.listed[submission].rank
@@ -122,8 +128,11 @@ class Rig:
         return True
 
     def carry(self, way: tuple[int, int, int]) -> bool:
+        """Carry a lane's next transfer, if it is its card's next one, too: lanes may share the hardware's queues."""
         number = self.carried[way]
-        if number == len(self.lanes[way]) or self.raised[way] <= number:
+        if number == len(self.lanes[way]) or self.given[way[0]][self.done[way[0]]] != way:
+            return False
+        if self.raised[way] <= number:
             return False
         src, dst, _ = way
         for slot, content in self.lanes[way][number].items():
@@ -132,6 +141,7 @@ class Rig:
             )
             self.memory[dst][slot] = content
         self.carried[way] += 1
+        self.done[src] += 1
         self.came[way] += 1
         return True
 
@@ -219,20 +229,23 @@ def in_turn(schedules: Sequence[Sequence[Step]]) -> list[CarriedStep]:
     """Return the submissions of schedules that follow each other, as a graph has them."""
     rounds, listed = Rounds(), []
     made: dict[int, list[Taken]] = {}
+    order: list[Transfer] = []
 
     def end() -> None:
+        transfers: tuple[Transfer, ...] = tuple(order)
         for place, (rank, taken) in enumerate(made.items()):
             actions = tuple(action for each in taken for action in each.part.actions)
             parts = tuple(each.part for each in taken)
-            transfers = tuple(transfer for each in taken for transfer in each.transfers)
-            listed.append(CarriedStep(rank, "", actions, place == 0, parts, transfers))
+            listed.append(CarriedStep(rank, "", actions, place == 0, parts, () if place else transfers))
         made.clear()
+        order.clear()
 
     for steps in schedules:
         for taken in rounds.take(apart(steps), extents):
             if taken.opens:
                 end()
             made.setdefault(taken.step.rank, []).append(taken)
+            order.extend(taken.transfers)
     end()
     return listed
 

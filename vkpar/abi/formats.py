@@ -37,6 +37,11 @@ class Wire:
         relative: error.
         block: error, relative to the largest magnitude of the block.
         exact: integers up to this cross it unchanged; 0 says that none but zero does for sure.
+
+    Examples:
+        >>> import vkpar.testing
+        >>> vkpar.testing.wire_of("f32").relative, vkpar.testing.wire_of("f16").relative > 0
+        (0.0, True)
     """
 
     format: Format

@@ -53,6 +53,14 @@ class Array(Operators, Sound):
         dtype: a :class:`vkpar.dtypes.DType`, equal to the NumPy dtype of the same name.
         key: what identifies its memory, shape, dtype and strides among the arrays of this process that are in use: an
             array that takes the memory of one that was dropped may have its key, too.
+
+    Examples:
+        >>> a = device.array(np.arange(6, dtype=np.float32).reshape(2, 3))
+        >>> a.shape, a.dtype.name, a.nbytes
+        ((2, 3), 'float32', 24)
+        >>> (a[:, 1:] * 2).numpy()
+        array([[ 2.,  4.],
+               [ 8., 10.]], dtype=float32)
     """
 
     _internal = (
@@ -468,6 +476,10 @@ def copy(source: Array, target: Array) -> None:
     """Copy ``source`` to ``target``, of equal shape and dtype, on the same device or on another; they may overlap.
 
     The copy runs in program order on both devices; between two of them it takes the links of a communicator.
+
+    Args:
+        source: the array whose elements are taken.
+        target: where they go.
 
     Raises:
         InvalidUsageError: no arrays, or shapes or dtypes that differ.

@@ -66,6 +66,12 @@ class HostArray(Shaped):
     Attributes:
         shape: its dimensions; ``size`` elements, ``nbytes`` bytes.
         dtype: a :class:`vkpar.dtypes.DType`.
+
+    Examples:
+        >>> with vkpar.host_array((2, 2), "int32", devices) as h:
+        ...     h.numpy()[:] = [[1, 2], [3, 4]]
+        ...     device.array(h).tolist()
+        [[1, 2], [3, 4]]
     """
 
     def __init__(self, memory: HostMemory, shape: tuple[int, ...], dtype: DType, devices: Sequence[Owner]) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from vkpar.arrays.views import Viewable
-from vkpar.errors import OperandError
 
 _A = TypeVar("_A", bound="Operators")
 
@@ -40,7 +39,7 @@ class Operators(Viewable):
     """Arithmetic and comparisons by element, with arrays of the same device and with numbers.
 
     Operands are broadcast as NumPy broadcasts them, and numbers take the array's type. Comparisons give arrays of
-    uint32 0 and 1: an array of several elements has no truth of its own. ``a + b`` is :func:`vkpar.add`, and so on.
+    bool: an array of several elements has no truth of its own. ``a + b`` is :func:`vkpar.add`, and so on.
     Reductions are methods, too.
     """
 
@@ -116,11 +115,9 @@ class Operators(Viewable):
     __lshift__, __rlshift__ = _both("left_shift")
     __rshift__, __rrshift__ = _both("right_shift")
 
-    def __invert__(self) -> NoReturn:
-        raise OperandError(
-            "arrays have no operator ~: write a == 0 for the opposite of a mask, which comparisons make, or "
-            "vkpar.invert(a) for the bits of whole numbers"
-        )
+    def __invert__(self: _A) -> _A:
+        made: _A = operations["invert"](self)
+        return made
 
     # --- in place ---
 

@@ -30,16 +30,18 @@ from vkpar.comm.tune.settling import warm_up
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.files.lazy import LazyTensor
+from vkpar.parallel.files.weights import Weights
 from vkpar.parallel.models import config as configs
 from vkpar.parallel.models import two_halves
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.loading import cache_type
+from vkpar.parallel.models.opening import ModelFile
 from vkpar.parallel.plan.placing import MODES
 from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of
-from vkpar.parallel.plan.spec import ModelSpec, spec_of
+from vkpar.parallel.plan.spec import ModelSpec
 from vkpar.text import units
 
 STEPS: Final = ("captured", "eager")
@@ -201,7 +203,7 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
 def _rows(report: Report, devices: Sequence[Device]) -> Iterator[Row]:
     options = report.options
     made = weights(report.model, options.weights)
-    spec = _spec(report.model, options.weights, cache_type(made, devices))
+    spec = ModelFile(Path(), report.model, Weights("made up", [], made, {})).spec(cache_type(made, devices))
     for wire in options.wires:
         with Communicator(devices, wire=wire) as comm:
             for ratios in options.ratios:
@@ -347,7 +349,3 @@ def _tokens(model: Llama, depth: int, count: int, step: str) -> float:
             model.prefill([model.next_token() if token is None else token])
     model.next_token()
     return time.perf_counter() - start
-
-
-def _spec(config: Config, kind: str, cache: str) -> ModelSpec:
-    return replace(spec_of(config, weights=kind), table=kind, cache=cache)

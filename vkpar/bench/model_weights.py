@@ -9,11 +9,12 @@ import numpy as np
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.quantized.kinds import KINDS as QUANTISED
+from vkpar.ops.quantized.kinds import MIXES
 from vkpar.parallel.files.lazy import LazyTensor
-from vkpar.parallel.models import naming
+from vkpar.parallel.models import naming, tiny
 from vkpar.parallel.models.config import Config
 
-KINDS: Final = ("float16", "float32", "bfloat16", *QUANTISED)
+KINDS: Final = ("float16", "float32", "bfloat16", *QUANTISED, *MIXES)
 _POOL: Final = 1 << 20  # bytes of weights that are drawn, and repeated
 
 
@@ -38,19 +39,22 @@ class _Repeated(LazyTensor):
 def weights(config: Config, kind: str) -> dict[str, LazyTensor]:
     """Return made-up weights by transformers' names, matrices of ``kind``, each result about as large as an input.
 
+    A mix of kinds is that of the files which are called so.
+
     Raises:
         InvalidUsageError: rows that the kind's blocks do not divide.
     """
     made: dict[str, LazyTensor] = {}
-    form = QUANTISED.get(kind)
     for name, shape in naming.shapes(config, naming.TRANSFORMERS):
         plain = len(shape) == 1
+        own_kind = kind if plain else tiny.kind_in(kind, config, name, shape[-1])
+        form = QUANTISED.get(own_kind)
         if form is not None and not plain and shape[1] % form.block:
             raise InvalidUsageError(
-                f"rows of {shape[1]} weights are no multiple of the {form.block} of {kind}'s blocks"
+                f"rows of {shape[1]} weights are no multiple of the {form.block} of {own_kind}'s blocks"
             )
-        drawn = _ones(shape[0]) if plain else _drawn(kind, shape[1])
-        stored = "float32" if plain or form is not None else kind
+        drawn = _ones(shape[0]) if plain else _drawn(own_kind, shape[1])
+        stored = "float32" if plain or form is not None else own_kind
         own = None if plain else form
         nbytes = int(np.prod(shape)) * (4 if plain else dtypes.resolve(stored).itemsize)
         made[name] = _Repeated(name, shape, dtypes.resolve(stored), own, nbytes, "made up", drawn.__array__)

@@ -157,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     completion = add_command(commands, "completion", _completion, "print a script that completes commands in a shell")
-    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    completion.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh"))
     _add_doctor(commands)
 
     demo = add_command(

@@ -66,6 +66,13 @@ class Communicator(Collectives, Fixed, Unpickled):
             cannot be native.
         CommunicatorError: the self-test found that a link does not pass on what a rank writes; or a process of ``mpi``
             has failed, or has not come within the timeout.
+
+    Examples:
+        >>> with vkpar.Communicator(devices, wire="f32") as comm:
+        ...     arrays = [d.array(np.full(4, 1 + rank, np.float32)) for rank, d in enumerate(comm.devices)]
+        ...     comm.all_reduce(arrays).wait()
+        ...     arrays[0].tolist()
+        [3.0, 3.0, 3.0, 3.0]
     """
 
     _staging_nbytes: int | None = None

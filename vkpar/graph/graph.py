@@ -44,6 +44,16 @@ class Graph(Fixed, Unpickled):
     Attributes:
         devices: the devices, by rank where the graph has a communicator.
         collectives: the communicator's part; None without one.
+
+    Examples:
+        >>> a = device.zeros(3)
+        >>> with vkpar.capture([device]) as graph:
+        ...     a += 1
+        >>> for _ in range(3):
+        ...     work = graph.launch()
+        >>> a.tolist()
+        [3.0, 3.0, 3.0]
+        >>> graph.close()
     """
 
     def __init__(

@@ -28,6 +28,14 @@ class GraphStats:
         fused: steps of collectives that operations do together with their own work; see ``fuse`` of :func:`capture`.
         launches: so far.
         host_us: microseconds that a launch took the host, the median of the last 64; None before the first.
+
+    Examples:
+        >>> a = device.ones(3)
+        >>> with vkpar.capture([device]) as graph:
+        ...     b = vkpar.exp(vkpar.negative(a))
+        >>> graph.stats().operations, graph.stats().collectives
+        (2, 0)
+        >>> graph.close()
     """
 
     operations: int

@@ -66,7 +66,8 @@ class Stretch:
         reads: the slots that it reads; ``writes``: those that it fills.
         received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
         opens: all ranks begin new stretches with it.
-        carried: it waits by itself for what it reads; ``transfers``: what it sends.
+        carried: it waits by itself for what it reads.
+        transfers: what all stretches send that begin together, in the global order of the steps, if it is their first.
     """
 
     rank: int
@@ -88,7 +89,6 @@ class Stretch:
         self.received_nbytes += item.received_nbytes
         self.sent_nbytes += item.sent_nbytes
         self.carried |= item.carried
-        self.transfers += item.transfers
 
     @property
     def phase(self) -> str:
@@ -112,14 +112,18 @@ def cut(items: Iterable[Item], ranks: Iterable[int] = ()) -> list[Stretch]:
     made: list[Stretch] = []
     opened: dict[int, Stretch] = {}  # by rank
     touched: dict[int, dict[int, int]] = {}  # by slot, and by rank that used it: the last stretch that did
+    first: Stretch | None = None
     for item in items:
         if item.opens:
             opened.clear()
+            first = None
         stretch = opened.get(item.rank)
         if stretch is None or (not item.carried and _parts(stretch, item, touched)):
             stretch = opened[item.rank] = Stretch(item.rank, len(made), not opened)
             made.append(stretch)
+        first = first or stretch
         stretch.add(item)
+        first.transfers += item.transfers
         for slot in (*item.reads, *item.writes):
             touched.setdefault(slot, {})[item.rank] = stretch.number
     for rank in ranks:

@@ -93,6 +93,19 @@ class Kernel(Closable, Unpickled):
             float16, float64, atomics on floats, subgroup operations and cooperative matrices where the device has them.
         InvalidUsageError: neither text nor SPIR-V, the name of a file, a file that cannot be read, no such entry point,
             bindings with gaps, no device, a size of subgroups that the local size has not.
+
+    Examples:
+        >>> source = '''
+        ... #version 450
+        ... layout(local_size_x = 64) in;
+        ... layout(binding = 0) buffer A { float a[]; };
+        ... void main() { uint i = gl_GlobalInvocationID.x; if (i < a.length()) a[i] = 2.0 * a[i]; }
+        ... '''
+        >>> a = device.array([1, 2, 3], "float32")
+        >>> with vkpar.Kernel(device, source) as double:
+        ...     double(1, a)
+        >>> a.tolist()
+        [2.0, 4.0, 6.0]
     """
 
     def __init__(

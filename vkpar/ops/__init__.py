@@ -25,6 +25,7 @@ from vkpar.ops.arrays.shapes import broadcast_to, contiguous, transpose
 from vkpar.ops.arrays.take import take
 from vkpar.ops.attention.attention import attention
 from vkpar.ops.attention.kvcache import KVCache
+from vkpar.ops.call import documents
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.functions import (
@@ -115,10 +116,38 @@ operations.update(add=add, subtract=subtract, multiply=multiply, divide=divide, 
 operations.update(negative=negative, abs=abs, cast=cast, fill=fill, assign=assign, arange=arange)
 operations.update(in_place=in_place, move=move, packed=packed)
 operations.update(mod=mod, floor_divide=floor_divide, bitwise_and=bitwise_and, bitwise_or=bitwise_or)
-operations.update(bitwise_xor=bitwise_xor, left_shift=left_shift, right_shift=right_shift)
+operations.update(bitwise_xor=bitwise_xor, invert=invert, left_shift=left_shift, right_shift=right_shift)
 operations.update(clip=clip, round=round, repeat=repeat)
 operations.update(equal=equal, not_equal=not_equal, less=less, less_equal=less_equal)
 operations.update(greater=greater, greater_equal=greater_equal)
+
+# What their docstrings have in common.
+documents.by_element((
+    arccos, arcsin, arctan, arctan2, cos, cosh, divide, erf, exp, exp2, expm1, hypot, log, log1p, log2, log10, pow,
+    reciprocal, rsqrt, sigmoid, silu, sin, sinh, sqrt, tan, tanh,
+), documents.FLOATS)  # fmt: skip
+documents.by_element((
+    abs, ceil, equal, floor, floor_divide, greater, greater_equal, isfinite, isinf, isnan, less, less_equal,
+    logical_and, logical_not, logical_or, logical_xor, maximum, minimum, mod, multiply, not_equal, relu, round, sign,
+    square, trunc,
+), f"{documents.FLOATS}, {documents.WHOLE}, bool")  # fmt: skip
+documents.by_element((negative, subtract), f"{documents.FLOATS}, {documents.WHOLE}")
+documents.by_element(
+    (bitwise_and, bitwise_or, bitwise_xor, invert, left_shift, right_shift), f"{documents.WHOLE}, bool"
+)
+for _functions, _other in (
+    ((mean, max, min, prod, any, all, count_nonzero, logsumexp), sum),
+    ((argmin,), argmax),
+    ((std,), var),
+    ((cumprod,), cumsum),
+    ((argsort,), sort),
+    ((log_softmax,), softmax),
+    ((triu,), tril),
+    ((avg_pool2d,), max_pool2d),
+    ((rms_norm_grad,), layer_norm_grad),
+    ((full_like, zeros_like, ones_like), empty_like),
+):
+    documents.alike(_functions, _other)
 
 __all__ = [
     "KVCache",

@@ -36,8 +36,16 @@ U: Final = 2.0**-23
 def wire_of(name: str) -> Wire:
     """Return the properties of the wire ``name``.
 
+    Args:
+        name: such as ``"f16"``; see ``vkpar.testing.WIRES``.
+
     Raises:
         InvalidUsageError: not a wire whose error is known here.
+
+    Examples:
+        >>> import vkpar.testing
+        >>> vkpar.testing.wire_of("f32").meaning
+        'exact'
     """
     if name not in WIRES:
         raise InvalidUsageError(f"there is no wire {name!r}; there are {', '.join(WIRES)}")
@@ -45,7 +53,16 @@ def wire_of(name: str) -> Wire:
 
 
 def gamma(terms: int) -> float:
-    """Return the relative error of a float32 sum of ``terms`` products."""
+    """Return the relative error of a float32 sum of ``terms`` products.
+
+    Args:
+        terms: how many.
+
+    Examples:
+        >>> import vkpar.testing
+        >>> 0 < vkpar.testing.gamma(1000) < 1e-3
+        True
+    """
     return terms * U / (1.0 - terms * U)
 
 
@@ -54,6 +71,14 @@ def additions(terms: int) -> int:
 
     Passes make one term of 32 or more in up to 12 additions in sequence, of 64 or more in up to 24, and of several
     times 64 where they take more.
+
+    Args:
+        terms: how many.
+
+    Examples:
+        >>> import vkpar.testing
+        >>> vkpar.testing.additions(64) < 64
+        True
     """
     return 24 * max(math.ceil(math.log2(max(terms, 1)) / 6.0), 1)
 
@@ -68,6 +93,16 @@ def all_reduce_bound(contributions: Sequence[F64], wire: str, uncertain: float =
 
     Raises:
         InvalidUsageError: not a wire whose error is known here.
+
+    Examples:
+        >>> import vkpar.testing
+        >>> parts = [np.ones(8), np.full(8, 2.0)]
+        >>> bound = vkpar.testing.all_reduce_bound(parts, "f16")
+        >>> arrays = [d.array(part.astype(np.float32)) for d, part in zip(devices, parts)]
+        >>> with vkpar.Communicator(devices, wire="f16") as comm:
+        ...     comm.all_reduce(arrays).wait()
+        >>> bool(vkpar.testing.norm(arrays[0].numpy() - sum(parts)) <= bound)
+        True
     """
     nranks = len(contributions)
     properties = wire_of(wire)
@@ -81,12 +116,31 @@ def all_reduce_bound(contributions: Sequence[F64], wire: str, uncertain: float =
 
 
 def relative(error: F64 | float, expected: F64) -> float:
-    """Return an error, elementwise or already its Frobenius norm, over the norm of what was expected."""
+    """Return an error, elementwise or already its Frobenius norm, over the norm of what was expected.
+
+    Args:
+        error: an array, or a norm.
+        expected: of any shape; the norm of it is taken.
+
+    Examples:
+        >>> import vkpar.testing
+        >>> float(vkpar.testing.relative(np.array([0.5, 0.0]), np.array([3.0, 4.0])))
+        0.1
+    """
     size = error if isinstance(error, float) else norm(error)
     whole = norm(expected)
     return size / whole if whole else math.inf if size else 0.0
 
 
 def norm(values: F64) -> float:
-    """Return the Frobenius norm."""
+    """Return the Frobenius norm.
+
+    Args:
+        values: of any shape.
+
+    Examples:
+        >>> import vkpar.testing
+        >>> float(vkpar.testing.norm(np.array([3.0, 4.0])))
+        5.0
+    """
     return float(np.linalg.norm(values))

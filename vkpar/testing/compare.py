@@ -34,6 +34,11 @@ def ulps(actual: Array | ArrayLike, desired: Array | ArrayLike) -> NDArray[np.fl
 
     Raises:
         InvalidUsageError: shapes that differ, or no numbers.
+
+    Examples:
+        >>> import vkpar.testing
+        >>> vkpar.testing.ulps(np.array([1 + 2**-23], np.float32), [1.0])
+        array([1.])
     """
     made = _ulps(*_pair(actual, desired))
     _tell(actual, made)
@@ -64,6 +69,10 @@ def assert_allclose(
         AssertionError: some elements are too far off; the message counts them, shows the first ones and the worst, and
             names the device of an array.
         InvalidUsageError: shapes that differ, no numbers, or an allowance that is negative or NaN.
+
+    Examples:
+        >>> import vkpar.testing
+        >>> vkpar.testing.assert_allclose(vkpar.exp(device.zeros(3)), np.ones(3), ulp=2)
     """
     __tracebackhide__ = True
     allowed = [_allowance(name, value) for name, value in (("ulp", ulp), ("rtol", rtol), ("atol", atol))]

@@ -35,6 +35,12 @@ class Guarded(Array):
     It is an array like any other. Kernels of your own bind the guard words behind it, too, so that what they write
     there arrives even with drivers that drop writes beyond a binding; unless the kernel asks for the array's
     ``.length()``, which has to be its own.
+
+    Examples:
+        >>> import vkpar.testing
+        >>> a = vkpar.testing.guarded(device, 100)
+        >>> a += 1
+        >>> a.check()
     """
 
     _before: Array | None = None  # all bytes when the view was made
@@ -108,6 +114,12 @@ def guarded(device: Device, shape: int | Sequence[int], dtype: object = "float32
         InvalidUsageError: no opened device, an unknown dtype, a bad shape, an array without elements, or one that is
             too large for a kernel to bind with its guard words.
         OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> import vkpar.testing
+        >>> out = vkpar.testing.guarded(device, (2, 3))
+        >>> b = vkpar.add(device.ones((2, 3)), 1, out=out)
+        >>> out.check()  # raises where something was written beyond it
     """
     if not isinstance(device, Device):
         raise InvalidUsageError(f"guarded() takes an opened vkpar.Device, not {device!r}")

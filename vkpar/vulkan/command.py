@@ -197,6 +197,10 @@ class CommandBuffer:
         )
         self._append(self._vk.lib.vkCmdCopyBuffer, source.buffer, target.buffer, 1, region)
 
+    def record_fill(self, target: BufferRange, word: int) -> None:
+        """Fill ``target``, whole 32-bit words, with copies of one."""
+        self._append(self._vk.lib.vkCmdFillBuffer, target.buffer, target.offset, target.nbytes, word)
+
     def record_copies(self, sources: Sequence[BufferRange], targets: Sequence[BufferRange]) -> None:
         """Copy the bytes of ``sources`` to those of ``targets``, as many: neither need be cut as the other is."""
         for source, target in paired(sources, targets):

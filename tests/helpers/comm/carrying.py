@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.comm.hostvendor import HostVendor
+from helpers.comm.hostvendor import HostAlarm, HostVendor
 
 from vkpar.abi.wire import Carry
 from vkpar.abi.words import pack
 from vkpar.comm.record.carried import CarriedRecorder
+from vkpar.comm.rig import carriers
 from vkpar.comm.rig.carriers import Carriers
 from vkpar.comm.rig.transports import peer
 from vkpar.vulkan.command import CommandBuffer
@@ -81,6 +82,7 @@ def carried(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostVendor]:
     with monkeypatch.context() as patch:
         patch.setattr(Carriers, "record_flags", record_into)
         patch.setattr(peer, "offer", offer)
+        patch.setattr(carriers, "Alarm", lambda device: HostAlarm(vendor))
         patch.setattr(shader, "shipped", lambda name: _variant() if name == "carry" else shipped(name))
         patch.setattr(CarriedRecorder, "_record_flags", record_flags)
         yield vendor

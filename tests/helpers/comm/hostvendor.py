@@ -10,11 +10,12 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cffi import FFI
 
+from vkpar.errors import VulkanError
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.hostmemory import HostArena, HostImport
@@ -25,24 +26,38 @@ _POLL_SECONDS = 0.0002
 class HostMemory:
     """Host memory that a device imports."""
 
-    def __init__(self, device: Any, info: DeviceInfo, family: int, nbytes: int) -> None:
+    def __init__(self, device: Any, info: DeviceInfo, families: Sequence[int], nbytes: int) -> None:
         self._arena = HostArena(nbytes, info.limits.host_import_alignment)
-        self._import = HostImport(device, info, self._arena, family)
+        self._import = HostImport(device, info, self._arena, families[0])
         self.address, self.nbytes, self.heap = self._arena.address, self._arena.nbytes, self._import.heap
 
     def range(self) -> BufferRange:
         return self._import.shared().range
 
-    def put(self, offset: int, words: Sequence[int]) -> None:
-        for number, word in enumerate(words):
-            ctypes.c_uint32.from_address(self.address + offset + 4 * number).value = word & 0xFFFFFFFF
-
-    def bring(self, offset: int, other: HostMemory, source: int) -> None:
-        ctypes.memmove(self.address + offset, other.address + source, 4)
+    def write(self, words: Mapping[int, int]) -> None:
+        for byte, word in words.items():
+            ctypes.c_uint32.from_address(self.address + byte).value = word
 
     def close(self) -> None:
         self._import.close()
         self._arena.close()
+
+
+class HostAlarm:
+    """What writes flags that kernels and streams wait for."""
+
+    def __init__(self, vendor: HostVendor) -> None:
+        self._vendor = vendor
+
+    def write(self, memory: BufferRange, *stages: Mapping[int, int]) -> None:
+        place = next(each for each in self._vendor.memory if each.range() == memory)
+        if place in self._vendor.mute:
+            raise VulkanError("VK_ERROR_UNKNOWN", "a card that refuses")
+        for words in stages:
+            place.write(words)
+
+    def idle(self) -> bool:
+        return True
 
 
 class HostStream:
@@ -83,8 +98,10 @@ class HostCard:
     def reaches(self, other: Any) -> bool:
         return True
 
-    def memory(self, device: Any, info: DeviceInfo, family: int, nbytes: int, cards: Sequence[Any]) -> HostMemory:
-        made = HostMemory(device, info, family, nbytes)
+    def memory(
+        self, device: Any, info: DeviceInfo, families: Sequence[int], nbytes: int, cards: Sequence[Any]
+    ) -> HostMemory:
+        made = HostMemory(device, info, families, nbytes)
         self._vendor.memory.append(made)
         return made
 
@@ -102,6 +119,7 @@ class HostVendor:
 
     Attributes:
         go: cleared, it holds up every stream.
+        mute: memory whose flags cannot be written.
         fails: the status that the next copies end with, 0 for success.
         copied: how many copies were given to streams, and their bytes.
     """
@@ -112,6 +130,7 @@ class HostVendor:
         self.numbers = itertools.count()
         self.streams: dict[int, HostStream] = {}
         self.memory: list[HostMemory] = []
+        self.mute: list[HostMemory] = []
         self.go = threading.Event()
         self.go.set()
         self.fails, self.copied, self.copied_bytes = 0, 0, 0

@@ -12,7 +12,7 @@ import vkpar
 from vkpar.ops.quantized.weights import KINDS
 from vkpar.testing import gamma
 
-NAMES = tuple(KINDS)
+NAMES = tuple(sorted(KINDS, reverse=True, key="q6_k".__eq__))  # a sample has the first one
 TYPES = {name: GGMLQuantizationType[name.upper()] for name in NAMES}
 
 Blocks = NDArray[np.uint8]

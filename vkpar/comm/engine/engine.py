@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from vkpar import env
 from vkpar.arrays.array import Array
@@ -49,6 +50,7 @@ from vkpar.graph.graph import Graph
 from vkpar.vulkan.capturing import by_thread, current
 from vkpar.vulkan.machine import instance
 
+_T = TypeVar("_T")
 # A communicator may always have the few collectives under way, and more up to the most collectives and batches.
 _FEW_PENDING, _MOST_PENDING, _MOST_PENDING_BATCHES = 16, 1024, 32768
 
@@ -445,6 +447,10 @@ class Engine:
     def move(self, source: Array, target: Array) -> None:
         """Enqueue a copy between two ranks' devices."""
         self.run(Call(movements.SEND_RECV, (source,), (target,)))
+
+    def gathered(self, _what: str, make: Callable[[], _T]) -> list[_T]:
+        """Return by process what each makes; here that is one."""
+        return [make()]
 
     def notice_failure(self) -> None:
         """Find out whether it has failed."""

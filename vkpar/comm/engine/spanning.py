@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from vkpar.comm.engine.engine import Engine
 from vkpar.comm.engine.graphs import GraphCollectives, GraphLauncher
@@ -14,7 +15,7 @@ from vkpar.comm.engine.library import Library
 from vkpar.comm.engine.work import Work
 from vkpar.comm.record.builder import ProgramBuilder
 from vkpar.comm.requests import calls
-from vkpar.comm.requests.elsewhere import CAPTURED, IN_GROUP, LEAVE, Agreed, Agreement, CallPart
+from vkpar.comm.requests.elsewhere import CAPTURED, GATHER, IN_GROUP, LEAVE, Agreed, Agreement, CallPart
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.requests.there import all_devices
 from vkpar.comm.rig.processes.world import World
@@ -24,6 +25,8 @@ from vkpar.errors import CommunicatorError, InvalidUsageError, UnsupportedError,
 from vkpar.graph.graph import Graph
 from vkpar.graph.protocol import Record
 from vkpar.vulkan.capturing import by_thread
+
+_T = TypeVar("_T")
 
 
 class SpanningEngine(Engine):
@@ -121,6 +124,26 @@ class SpanningEngine(Engine):
         if refusal is not None:
             raise refusal
         self._agreement.check(payloads, what)
+
+    def gathered(self, what: str, make: Callable[[], _T]) -> list[_T]:
+        """Return by process what each makes; where one raises, all do.
+
+        Raises:
+            VkparError: what ``make`` raises here; an InvalidUsageError that says it, in other processes.
+            CommunicatorError: a process has failed, or has not come within the timeout.
+        """
+        refusal: VkparError | None = None
+        try:
+            part = CallPart((GATHER, what), (make(),))
+        except VkparError as error:
+            refusal, part = error, CallPart((GATHER, what), error=str(error))
+        with self.turn():
+            with self._failing():
+                payloads = self._exchange(part.told(), self._count(what))
+            if refusal is not None:
+                raise refusal
+            self._agreement.check(payloads, what)
+            return [pickle.loads(payload).arrays[0] for payload in payloads]
 
     def collectives(self) -> GraphCollectives:
         """Return what a graph asks of the engine; it keeps the engine."""

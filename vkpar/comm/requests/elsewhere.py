@@ -23,7 +23,7 @@ _MOST_KNOWN = 4096
 _ROOT_GIVES = {movements.SCATTER}  # one array, of the root's process
 _ROOT_GETS = {collectives.REDUCE, movements.GATHER}  # one destination, of the root's process
 _MAY_BE_IN_PLACE = {collectives.ALL_REDUCE}  # on some ranks, while others name a destination
-LEAVE = "group.leave"
+LEAVE, GATHER = "group.leave", "gather.objects"  # besides collectives and launches
 IN_GROUP, CAPTURED = "in a group", "inside vkpar.capture"  # places
 
 
@@ -50,7 +50,9 @@ class CallPart:
     def __str__(self) -> str:
         """Return the call in words, without what it leaves to defaults."""
         name, *rest = self.head
-        if name == LEAVE:
+        if name == GATHER:
+            words = str(rest[0])
+        elif name == LEAVE:
             enqueue, number = rest
             words = (
                 f"the end of a group of {number} collectives"

@@ -30,6 +30,9 @@ class ThereDevice:
     def __repr__(self) -> str:
         return f"<{self.name}>"
 
+    def __str__(self) -> str:
+        return self.name
+
 
 class ThereStorage:
     """Stands for the memory of an array of another process, in the place of :class:`vkpar.arrays.storage.Storage`."""

@@ -9,30 +9,30 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.schedule.carried import LANES
-from vkpar.errors import VulkanError
+from vkpar.errors import UnsupportedError, VkparError, VulkanError
 from vkpar.timeouts import CLOSE_SECONDS
 from vkpar.vulkan.command import CommandBuffer, DescriptorPool
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import SLOTS
-from vkpar.vulkan.memory.buffer import SharedBuffer
+from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
 from vkpar.vulkan.peer.vendor import Card, CardMemory, CopyStream, Vendor
 from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.pump.roads import Lane, Roads
+from vkpar.vulkan.queue import Frame
 
 _log = logging.getLogger("vkpar")
 KERNEL = "carry"
 MOST_RANKS = 16 // LANES  # that one work-group of shaders/carry.comp looks after
 # Words of a card's memory, as shaders/carry.comp has them: one for each lane, 64 bytes apart.
 _APART, _RAISED, _ARRIVED, _AWAITED, _ABORTED = 16, 0, 256, 512, 768
-_QUARTERS = 800  # the first of four words: 0, 1, 2 and 3 times 2^30
 _FLAGS_NBYTES = 4096
-_QUARTER = 30  # bits: no stream waits for a word that is so much farther than what its lane was given
+_FAR = 1 << 30  # no stream waits for a word that is so much farther than what its lane was given
 
 _SLOTS_PER_RANK = 16
 _SMALL_SLOT = 64 << 10
@@ -48,6 +48,38 @@ def _word(kind: int, rank: int, lane: int) -> int:
     return 4 * (kind + _APART * (LANES * rank + lane))
 
 
+class Alarm:
+    """Writes words of a card's memory while its kernels and streams wait.
+
+    That takes a queue that waits for nothing: copies by the vendor's library share queues with the streams, or wait for
+    kernels.
+
+    Raises:
+        UnsupportedError: the device has no such queue.
+    """
+
+    def __init__(self, device: LogicalDevice) -> None:
+        queues = device.copy_queues()
+        if len(queues) < 2:
+            raise UnsupportedError(f"{device.info.name} has no queue that copies beside those that wait")
+        self._queue, self._last = queues[1], 0
+
+    def write(self, memory: BufferRange, *stages: Mapping[int, int]) -> None:
+        """Have words written, by byte, those of one of the ``stages`` after those of the one before."""
+
+        def record(frame: Frame) -> None:
+            for words in stages:
+                for byte, word in words.items():
+                    frame.commands.record_fill(BufferRange(memory.buffer, memory.offset + byte, 4), word)
+                frame.commands.record_order()
+
+        self._last = self._queue.run(record)
+
+    def idle(self) -> bool:
+        """Say whether all was written."""
+        return not self._last or self._queue.passed(self._last, 0)
+
+
 class Carriers:
     """The copy engines between the cards of a rig's ranks, each of which is another card.
 
@@ -61,6 +93,7 @@ class Carriers:
 
     Raises:
         OutOfMemoryError: a card has no room for the slots.
+        UnsupportedError: a card has no queue that copies beside those that wait.
         VulkanError: the vendor's library or a driver refuses, against what ``offer`` of the transport found.
     """
 
@@ -78,28 +111,34 @@ class Carriers:
         self.large = Slab(n, per_rank, slot, slot, first, offset, _LAG)
         self._roads: dict[tuple[int, int, int], CopyStream] = {}
         self._memory: list[CardMemory] = []
-        self._aborted = False
+        self._waits = set(range(n))  # the ranks whose flags an abort has not raised
+        self._alarms = [Alarm(device) for device in devices]
         self._descriptors: dict[int, Any] = {}  # by rank, a set of its memory
         with ExitStack() as undo:
-            cards: list[Card] = []
-            for device in devices:
+            self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
+            self._cards: list[Card] = []
+            for rank, device in enumerate(devices):
                 card = vendor.card(device.info)
                 assert card is not None, "the cards were found before"
-                cards.append(card)
-                undo.callback(card.close)
-            for device, card in zip(devices, cards, strict=True):
-                nbytes = self.large.offset + self.large.nbytes
-                memory = card.memory(device.handle, device.info, device.compute.family, nbytes, cards)
-                undo.callback(memory.close)
-                memory.put(4 * _QUARTERS, [quarter << _QUARTER for quarter in range(4)])
-                self._memory.append(memory)
-                device.accounting.imported(SLOTS, memory.heap, memory.nbytes)
-                undo.callback(device.accounting.imported, SLOTS, memory.heap, memory.nbytes, -1)
+                self._cards.append(card)
+                self._of_rank[rank].callback(card.close)
+            for rank in range(n):
+                self._memory.append(self._open_memory(rank))
             for (src, dst), lane in itertools.product(itertools.permutations(range(n), 2), range(LANES)):
-                self._roads[src, dst, lane] = cards[src].stream()
-                undo.callback(self._roads[src, dst, lane].close)
-            self._cards = cards
-            self._resources = undo.pop_all()
+                self._roads[src, dst, lane] = self._cards[src].stream()
+                self._of_rank[src].callback(self._roads[src, dst, lane].close)
+            undo.pop_all()
+
+    def _open_memory(self, rank: int) -> CardMemory:
+        """Return memory of a rank's card for all slots and flags, booked."""
+        device, undo = self._devices[rank], self._of_rank[rank]
+        families = sorted({queue.family for queue in device.queues})
+        nbytes = self.large.offset + self.large.nbytes
+        memory = self._cards[rank].memory(device.handle, device.info, families, nbytes, self._cards)
+        undo.callback(memory.close)
+        device.accounting.imported(SLOTS, memory.heap, memory.nbytes)
+        undo.callback(device.accounting.imported, SLOTS, memory.heap, memory.nbytes, -1)
+        return memory
 
     @property
     def nslots(self) -> int:
@@ -121,7 +160,7 @@ class Carriers:
         pipeline = self._devices[rank].pipelines.shipped(KERNEL, 1, len(push))
         if rank not in self._descriptors:
             pool = DescriptorPool(self._devices[rank].handle, 1, 1)
-            self._resources.callback(pool.close)
+            self._of_rank[rank].callback(pool.close)
             ranges = (self._memory[rank].range(),)
             self._descriptors[rank] = pool.allocate(pipeline.layout.set_layout, ranges)
         commands = CommandBuffer(handle)
@@ -139,37 +178,44 @@ class Carriers:
         self._lanes = Roads(group, self.vendor.functions, lanes)
 
     def abort(self) -> None:
-        """Let everything that waits for a flag run out: kernels and streams; their data is undefined."""
-        if self._aborted:
-            return
-        self._aborted = True
-        try:
-            for rank, memory in enumerate(self._memory):
-                other = self._memory[rank - 1]  # another card, whose copy engine works while this one's kernels wait
-                memory.bring(4 * _ABORTED, other, 4 * (_QUARTERS + 1))
-                for (src, dst, lane), sent in self._sent().items():
-                    if src == rank:
-                        quarter = ((sent >> _QUARTER) + 1) % 4
-                        memory.bring(_word(_RAISED, dst, lane), other, 4 * (_QUARTERS + quarter))
-        except VulkanError as error:
-            _log.error("flags between the cards cannot be raised: %s", error)
+        """Let everything that waits for a flag run out: kernels and streams; their data is undefined.
 
-    def _sent(self) -> dict[tuple[int, int, int], int]:
-        return {way: self._lanes.sent(*way) for way in self._roads}
+        A second call goes on where the first one was interrupted, or refused.
+        """
+        for rank in sorted(self._waits):
+            words = {
+                _word(_RAISED, dst, lane): (self._lanes.sent(src, dst, lane) + _FAR) % (1 << 32)
+                for src, dst, lane in self._roads
+                if src == rank
+            }
+            try:
+                self._alarms[rank].write(self._memory[rank].range(), words, {4 * _ABORTED: 1})
+                self._waits.discard(rank)
+            except VkparError as error:
+                _log.error("rank %d: flags that its card waits for cannot be raised: %s", rank, error)
 
     def close(self) -> None:
         """Give everything back, once the streams are idle; where they do not get there, their memory is lost."""
-        resources = self._resources.pop_all()
-        if self._ends():
-            resources.close()
-        else:
+        self.abandon(())
+
+    def abandon(self, late: Collection[int]) -> None:
+        """Give back what no ``late`` rank's kernels use, once the streams are idle; else it is lost."""
+        freed = [rank for rank in range(len(self._of_rank)) if rank not in late]
+        resources = [self._of_rank[rank].pop_all() for rank in freed]
+        ends = self._ends()
+        self._roads = {way: stream for way, stream in self._roads.items() if way[0] not in freed}
+        if not ends:
             _log.error("copies between the cards do not end: their memory is lost")
+            return
+        for each in resources:
+            each.close()
 
     def _ends(self) -> bool:
         """Wait until the streams are idle; say whether they are."""
         end = time.monotonic() + CLOSE_SECONDS
         try:
-            while not all(stream.idle() for stream in self._roads.values()):
+            checks = [*(stream.idle for stream in self._roads.values()), *(alarm.idle for alarm in self._alarms)]
+            while not all(is_idle() for is_idle in checks):
                 if time.monotonic() > end:
                     return False
                 time.sleep(_LOOK_SECONDS)

@@ -346,6 +346,8 @@ class Rig:
         self.group.stop()
         if self.progress is not None:
             self.progress.stop()
+        if self.carriers is not None:
+            self.carriers.abandon(late)
         for rank, own in enumerate(self._of_rank):
             if rank not in late:
                 own.close()

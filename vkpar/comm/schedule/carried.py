@@ -63,7 +63,7 @@ class CarriedStep(Step):
 
     Attributes:
         parts: the steps; ``actions`` has those of all.
-        transfers: what they send, in order.
+        transfers: what all steps of its round send, in the global order of these, where it is the first of the round.
         opens: it is the first of its round.
     """
 
@@ -78,12 +78,11 @@ class _Submission:
     def __init__(self) -> None:
         self.parts: list[CarriedPart] = []
         self.phases: list[str] = []
-        self.transfers: list[Transfer] = []
 
-    def step(self, rank: int, *, opens: bool) -> CarriedStep:
+    def step(self, rank: int, transfers: Sequence[Transfer], *, opens: bool) -> CarriedStep:
         actions = tuple(action for part in self.parts for action in part.actions)
         phase = "+".join(dict.fromkeys(self.phases))
-        return CarriedStep(rank, phase, actions, opens, tuple(self.parts), tuple(self.transfers))
+        return CarriedStep(rank, phase, actions, opens, tuple(self.parts), tuple(transfers))
 
 
 def carried(steps: Sequence[Step], extents_of: ExtentsOf) -> Iterator[CarriedStep]:
@@ -95,20 +94,22 @@ def carried(steps: Sequence[Step], extents_of: ExtentsOf) -> Iterator[CarriedSte
     """
     rounds = Rounds()
     made: defaultdict[int, _Submission] = defaultdict(_Submission)
+    transfers: list[Transfer] = []
     for taken in rounds.take(apart(steps), extents_of):
         if taken.opens:
-            yield from _submissions(made)
+            yield from _submissions(made, transfers)
             made.clear()
+            transfers.clear()
         submission = made[taken.step.rank]
         submission.parts.append(taken.part)
         submission.phases.append(taken.step.phase)
-        submission.transfers += taken.transfers
-    yield from _submissions(made)
+        transfers += taken.transfers
+    yield from _submissions(made, transfers)
 
 
-def _submissions(made: Mapping[int, _Submission]) -> Iterator[CarriedStep]:
+def _submissions(made: Mapping[int, _Submission], transfers: Sequence[Transfer]) -> Iterator[CarriedStep]:
     for place, (rank, submission) in enumerate(made.items()):
-        yield submission.step(rank, opens=place == 0)
+        yield submission.step(rank, () if place else transfers, opens=place == 0)
 
 
 class Taken(NamedTuple):

@@ -18,7 +18,7 @@ from vkpar.arrays.operators import operations
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops.call.checks import LARGEST, NUMBERS, holds
+from vkpar.ops.call.checks import LARGEST, NARROW, NUMBERS, holds
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
 from vkpar.ops.elementwise.run import COMPUTED, launch
@@ -54,7 +54,7 @@ def fill(a: Array, value: Any) -> None:
         except OverflowError as error:
             raise InvalidUsageError(f"fill: {error} of {a.dtype}") from error
         return
-    kind = kind_of(BUILTINS["fill"], (name,))
+    kind = kind_of(BUILTINS["fill"], ("int32" if name in NARROW else name,))
     assert kind is not None
     if a.size:
         a.renew()
@@ -63,6 +63,8 @@ def fill(a: Array, value: Any) -> None:
 
 def _whole(value: Any, dtype: DType) -> Any:
     """Return a number, that of an array of integers as the whole one that it will hold."""
+    if dtype == "bool" and isinstance(value, NUMBERS):
+        return bool(value)
     if dtype.is_float or dtype.numpy.kind not in "iu" or not isinstance(value, NUMBERS):
         return value
     limits = np.iinfo(dtype.numpy)
@@ -118,22 +120,26 @@ def packed(source: Array) -> Array:
 
 
 def move(source: Array, target: Array, call: Call | None = None) -> bool:
-    """Copy views of elements of 2 or 4 bytes; False, and nothing done, where another way has to be gone.
+    """Copy views of elements of up to 4 bytes; False, and nothing done, where another way has to be gone.
 
     Args:
         source: what is copied.
         target: of the same shape, in other memory.
         call: of which the copy is a part, and which has both.
     """
-    dtype = {4: "int32", 2: "uint16"}.get(target.dtype.itemsize)
-    if dtype is None or source.shape != target.shape:
+    if target.dtype.itemsize > 4 or source.shape != target.shape:
         return False
-    kind = next(kind for kind in BUILTINS["move"].kinds if kind.inputs == (dtype,))
-    return copy_bits(SHIPPED["move"], kind, source, target, call)
+    return copy_bits(SHIPPED["move"], BUILTINS["move"].kinds[0], source, target, call)
 
 
 def full(device: Device, shape: int | Sequence[int], value: float, dtype: object = "float32") -> Array:
     """Return a new array of which every element is ``value``.
+
+    Args:
+        device: where it lives.
+        shape: its dimensions.
+        value: of every element.
+        dtype: of its elements.
 
     Raises:
         InvalidUsageError: a bad shape or dtype, or a value that the type does not hold.

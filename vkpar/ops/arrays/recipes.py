@@ -25,6 +25,15 @@ _MODES: Final = ("constant", "edge", "reflect", "symmetric", "wrap")
 def empty_like(a: Array, dtype: object = None) -> Array:
     """Return a new array of ``a``'s shape, device and type (or of ``dtype``), of undefined contents.
 
+    Args:
+        a: the array whose shape and device it has.
+        value: of every element.
+        dtype: of its elements; that of ``a`` by default.
+
+    Raises:
+        InvalidUsageError: not an array, a closed one, an unknown dtype, or a value that it does not hold.
+        OutOfMemoryError: the device has no room.
+
     Examples:
         >>> vkpar.empty_like(device.zeros((2, 3))).shape
         (2, 3)
@@ -74,6 +83,10 @@ def eye(device: Device, n: int, m: int | None = None, k: int = 0, dtype: object 
         m: how many columns.
         k: which diagonal: 0 begins in the corner, 1 one column to the right, -1 one row down.
         dtype: of its elements.
+
+    Raises:
+        InvalidUsageError: a negative size, or an unknown dtype.
+        OutOfMemoryError: the device has no room.
 
     Examples:
         >>> vkpar.eye(device, 2).tolist()
@@ -128,6 +141,10 @@ def _below(name: str, a: Array, k: int) -> Array:
 def flip(a: Array, axis: int | Sequence[int] | None = None) -> Array:
     """Return a view of ``a`` with the elements along some axes, or all, in the opposite order.
 
+    Args:
+        a: the array.
+        axis: an axis, several, or None for all.
+
     Raises:
         InvalidUsageError: not an array, or an axis that is not there, or twice.
 
@@ -142,6 +159,10 @@ def flip(a: Array, axis: int | Sequence[int] | None = None) -> Array:
 
 def expand_dims(a: Array, axis: int | Sequence[int]) -> Array:
     """Return a view of ``a`` with new axes of length 1, at the places ``axis`` of the result.
+
+    Args:
+        a: the array.
+        axis: a place, or several; negative ones count from the end.
 
     Raises:
         InvalidUsageError: not an array, or a place that is not there, or twice.
@@ -158,6 +179,13 @@ def expand_dims(a: Array, axis: int | Sequence[int]) -> Array:
 
 def squeeze(a: Array, axis: int | Sequence[int] | None = None) -> Array:
     """Return a view of ``a`` without axes of length 1; see :meth:`vkpar.Array.squeeze`.
+
+    Args:
+        a: the array.
+        axis: an axis of length 1, several, or None for all of them.
+
+    Raises:
+        InvalidUsageError: not an array, or an axis that is not there, or not of length 1.
 
     Examples:
         >>> vkpar.squeeze(device.zeros((1, 3))).shape
@@ -247,6 +275,10 @@ def tile(a: Array, repeats: int | Sequence[int], *, out: Array | None = None) ->
         a: the array; it gets axes of length 1 in front where ``repeats`` has more numbers.
         repeats: a number for each axis, those of the first axes being 1 where there are fewer.
         out: where the result goes, sharing no memory with ``a``.
+
+    Raises:
+        InvalidUsageError: not an array, a closed one; negative ``repeats``; a wrong ``out``.
+        OutOfMemoryError: the device has no room.
 
     Examples:
         >>> vkpar.tile(device.array([1, 2]), 2).tolist()

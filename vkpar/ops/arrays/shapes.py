@@ -11,6 +11,10 @@ from vkpar.errors import InvalidUsageError
 def transpose(a: Array, axes: Sequence[int] | None = None) -> Array:
     """Return a view of ``a`` with permuted axes, by default in the opposite order; see :meth:`Array.transpose`.
 
+    Args:
+        a: the array.
+        axes: which axis of ``a`` each axis of the result is; None for the opposite order.
+
     Raises:
         InvalidUsageError: not an array, or ``axes`` that do not name each axis once.
 
@@ -25,6 +29,10 @@ def transpose(a: Array, axes: Sequence[int] | None = None) -> Array:
 def broadcast_to(a: Array, shape: int | Sequence[int]) -> Array:
     """Return a view of ``a`` in a larger shape, as NumPy broadcasts; see :meth:`Array.broadcast_to`.
 
+    Args:
+        a: the array.
+        shape: the larger shape; its last axes are those of ``a``, or longer where these have length 1.
+
     Raises:
         InvalidUsageError: not an array, or one that does not fit the shape.
 
@@ -38,6 +46,9 @@ def broadcast_to(a: Array, shape: int | Sequence[int]) -> Array:
 
 def contiguous(a: Array) -> Array:
     """Return ``a`` where its elements lie side by side in C order, else a copy of it; see :meth:`Array.contiguous`.
+
+    Args:
+        a: the array, of any type.
 
     Raises:
         InvalidUsageError: not an array, or a closed one.

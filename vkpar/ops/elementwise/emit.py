@@ -88,15 +88,18 @@ def typed(expression: Expression, types: tuple[str, ...]) -> Typed:
             value = emitter.visit(node)
         except RecursionError:
             fault(expression.text, node, "the parts of this expression lie too deep in each other")
-        stored = {BOOL: "uint32", WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(value.type, value.type)
-        kept = value.type if value.type == BOOL else stored
-        body.append(f"{glsl_type(kept)} v{number} = {emitter.coerced(value, kept, node)};")
-        emitter.values[name] = _Value(f"v{number}", kept, varies=value.varies)
+        stored = {BOOL: BOOL, WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(value.type, value.type)
+        body.append(f"{glsl_type(stored)} v{number} = {emitter.coerced(value, stored, node)};")
+        emitter.values[name] = _Value(f"v{number}", stored, varies=value.varies)
         if name in expression.outputs:
-            y = f"v{number}" if kept == stored else f"uint(v{number})"
+            y = f"uint(v{number})" if stored == BOOL else f"v{number}"
             body.append(f"y{len(results)} = {y};")
             results.append(stored)
     return Typed(tuple(body), tuple(results), frozenset(emitter.functions))
+
+
+def _input(number: int, kind: str) -> _Value:
+    return _Value(f"(x{number} != 0u)" if kind == BOOL else f"x{number}", kind, varies=kind != BOOL)
 
 
 class _Emitter:
@@ -104,7 +107,7 @@ class _Emitter:
 
     def __init__(self, text: str, types: Mapping[str, str], order: tuple[str, ...]) -> None:
         self._text = text
-        self.values = {name: _Value(f"x{order.index(name)}", kind, varies=True) for name, kind in types.items()}
+        self.values = {name: _input(order.index(name), kind) for name, kind in types.items()}
         self.functions: set[str] = set()
 
     def fault(self, node: ast.AST, message: str, kind: type[Exception] = InvalidUsageError) -> NoReturn:
@@ -325,6 +328,8 @@ class _Emitter:
         source = glsl_type(value.type)
         if source == target:
             return value.code
+        if "double" in (source, target):
+            return f"{target}({value.code})"
         if source == "float":
             assert cast
             return self._called(f"{target}_of_float", kind, value.code).code

@@ -12,12 +12,11 @@ from vkpar.abi.elementwise import Specialized
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call.checks import NARROW, widened
-from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.emit import typed
-from vkpar.ops.elementwise.expressions import INTEGERS, WEAK_FLOAT, WEAK_INT, Expression, parse
+from vkpar.ops.elementwise.expressions import FLOATS, WEAK_FLOAT, WEAK_INT, Expression, parse
 from vkpar.ops.elementwise.generate import source
 from vkpar.ops.elementwise.kinds import INDEX, WORDS, KernelTypes
-from vkpar.ops.elementwise.run import NarrowTypesError, check_indexed, computed, run
+from vkpar.ops.elementwise.run import check_indexed, computed, run
 from vkpar.ops.elementwise.ways import Meaning, Operand
 from vkpar.unpickled import Fixed
 from vkpar.vulkan.pipelines import shader
@@ -74,10 +73,7 @@ class Elementwise(Fixed):
         outs = (out,) if isinstance(out, Array) else (None,) * len(self.outputs) if out is None else tuple(out)
         if len(outs) != len(self.outputs):
             raise InvalidUsageError(f"{self!r} has the outputs {', '.join(self.outputs)}; out has {len(outs)} arrays")
-        try:
-            made = run(self._run, given, outs)
-        except NarrowTypesError:
-            made = run(self._run, [_wide(operand) for operand in given], outs)
+        made = run(self._run, given, outs)
         return made[0] if len(made) == 1 else tuple(made)
 
     def _ordered(self, operands: Sequence[Operand], named: dict[str, Operand]) -> list[Operand]:
@@ -94,10 +90,10 @@ class Elementwise(Fixed):
         return [named[name] if name in named else rest[name] for name in self.inputs]
 
 
-def _wide(operand: Operand) -> Operand:
-    """Return an operand, an array of integers of 8 or 16 bits, or of truth, as one of 32 bits."""
-    narrow = isinstance(operand, Array) and operand.dtype.name in NARROW
-    return cast(operand, widened(operand)) if narrow else operand
+def _taken_as(array: Array) -> str:
+    """Return the type that elements are computed in: those of 8 and 16 bits in 32."""
+    name = array.dtype.name
+    return widened(array) if name in NARROW - {"bool"} else name
 
 
 class _Compiled:
@@ -114,9 +110,9 @@ class _Compiled:
         """Return what a call means: the types of the arrays, numbers weak."""
         arrays = [operand.dtype.name for operand in operands if isinstance(operand, Array)]
         computed(self.name, *arrays)
-        whole = any(dtype in INTEGERS for dtype in arrays)
+        whole = any(dtype not in FLOATS for dtype in arrays)
         kinds = tuple(
-            operand.dtype.name
+            _taken_as(operand)
             if isinstance(operand, Array)
             else (WEAK_INT if whole and hasattr(operand, "__index__") else WEAK_FLOAT)
             for operand in operands
@@ -125,7 +121,10 @@ class _Compiled:
             check_indexed(operands)
             kinds += (INDEX,)
         results = typed(self._expression, kinds).results
-        types = tuple({WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(kind, kind) for kind in kinds)
+        types = tuple(
+            operand.dtype.name if isinstance(operand, Array) else {WEAK_INT: "int32", WEAK_FLOAT: "float32"}[kind]
+            for operand, kind in zip(operands, kinds, strict=False)
+        )
         return Meaning(KernelTypes(kinds, results), types, results)
 
     def pipeline(self, device: Device, kind: KernelTypes, constants: Specialized, form: str) -> Pipeline:
@@ -174,8 +173,11 @@ def elementwise(text: str) -> Elementwise:
 
     Inputs are broadcast as NumPy broadcasts them. float32, float16 and bfloat16 are computed in float32 and rounded
     once; int32 and uint32 wrap. Results have the type that ``np.result_type`` gives the arrays that they are made of;
-    comparisons give uint32 0 and 1. It is compiled by the machine's GLSL compiler at the first call for each
+    comparisons give bool. It is compiled by the machine's GLSL compiler at the first call for each
     combination of types, and kept in ``VKPAR_CACHE_DIR``.
+
+    Args:
+        text: the assignments.
 
     Raises:
         InvalidUsageError: a text that is no such expression; the message shows where.

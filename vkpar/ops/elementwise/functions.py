@@ -4,7 +4,8 @@ All take arrays of one device, of which one may be a number, broadcast as NumPy 
 result goes, of its shape and type; it may be an operand itself, and share no other memory with one. float32, float16
 and bfloat16 mix as ``np.result_type`` says (bfloat16 with another float gives float32), are computed in float32 and
 rounded once; int32 and uint32 wrap. Integers that meet floats, arrays or numbers, are converted to the floats' type
-first (float32 where a number is the float), and int32 is compared with uint32 as the numbers that they are.
+first (float32 where a number is the float), and int32 is compared with uint32 as the numbers that they are. Whole
+numbers of 8 and 16 bits are computed in 32 and stored as NumPy stores them; comparisons give bool.
 docs/operations.md has the error bounds.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call.checks import NARROW, NUMBERS
-from vkpar.ops.elementwise.expressions import INTEGERS
+from vkpar.ops.elementwise.expressions import INTEGERS, LONG
 from vkpar.ops.elementwise.shipped import SHIPPED, Comparison, Shipped
 
 _greater, _greater_equal = Comparison("less", "greater"), Comparison("less_equal", "greater_equal")
@@ -92,61 +93,61 @@ def minimum(a: Any, b: Any, *, out: Array | None = None) -> Array:
 
 
 def equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a == b``, else 0; NaN equals nothing.
+    """Return whether ``a == b``, as bool; NaN equals nothing.
 
     Examples:
         >>> vkpar.equal(device.array([3, 5], "float32"), 5).tolist()
-        [0, 1]
+        [False, True]
     """
     return SHIPPED["equal"](a, b, out=out)
 
 
 def not_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a != b``, else 0.
+    """Return whether ``a != b``, as bool.
 
     Examples:
         >>> vkpar.not_equal(device.array([3, 5], "float32"), 5).tolist()
-        [1, 0]
+        [True, False]
     """
     return SHIPPED["not_equal"](a, b, out=out)
 
 
 def less(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a < b``, else 0.
+    """Return whether ``a < b``, as bool.
 
     Examples:
         >>> vkpar.less(device.array([3, 5], "float32"), 5).tolist()
-        [1, 0]
+        [True, False]
     """
     return SHIPPED["less"](a, b, out=out)
 
 
 def less_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a <= b``, else 0.
+    """Return whether ``a <= b``, as bool.
 
     Examples:
         >>> vkpar.less_equal(device.array([3, 5], "float32"), 5).tolist()
-        [1, 1]
+        [True, True]
     """
     return SHIPPED["less_equal"](a, b, out=out)
 
 
 def greater(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a > b``, else 0.
+    """Return whether ``a > b``, as bool.
 
     Examples:
         >>> vkpar.greater(device.array([3, 5], "float32"), 3).tolist()
-        [0, 1]
+        [False, True]
     """
     return _greater(b, a, out=out)
 
 
 def greater_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a >= b``, else 0.
+    """Return whether ``a >= b``, as bool.
 
     Examples:
         >>> vkpar.greater_equal(device.array([3, 5], "float32"), 5).tolist()
-        [0, 1]
+        [False, True]
     """
     return _greater_equal(b, a, out=out)
 
@@ -156,72 +157,77 @@ def is_whole(x: object) -> bool:
     return isinstance(x, Array) and (x.dtype.name in INTEGERS or x.dtype.name in NARROW)
 
 
+def is_long(x: object) -> bool:
+    """Say whether something is an array of elements of 64 bits."""
+    return isinstance(x, Array) and x.dtype.name in LONG
+
+
 def isnan(x: Array, *, out: Array | None = None) -> Array:
-    """Return 1 where ``x`` is NaN, else 0.
+    """Return whether ``x`` is NaN, as bool.
 
     Examples:
         >>> vkpar.isnan(device.array([1.0, float("nan")])).tolist()
-        [0, 1]
+        [False, True]
     """
     return SHIPPED["not_equal"](x, x, out=out) if is_whole(x) else SHIPPED["isnan"](x, out=out)
 
 
 def isinf(x: Array, *, out: Array | None = None) -> Array:
-    """Return 1 where ``x`` is infinite, else 0.
+    """Return whether ``x`` is infinite, as bool.
 
     Examples:
         >>> vkpar.isinf(device.array([1.0, float("inf")])).tolist()
-        [0, 1]
+        [False, True]
     """
     return SHIPPED["not_equal"](x, x, out=out) if is_whole(x) else SHIPPED["isinf"](x, out=out)
 
 
 def isfinite(x: Array, *, out: Array | None = None) -> Array:
-    """Return 1 where ``x`` is neither NaN nor infinite, else 0.
+    """Return whether ``x`` is neither NaN nor infinite, as bool.
 
     Examples:
         >>> vkpar.isfinite(device.array([1.0, float("inf")])).tolist()
-        [1, 0]
+        [True, False]
     """
     return SHIPPED["equal"](x, x, out=out) if is_whole(x) else SHIPPED["isfinite"](x, out=out)
 
 
 def logical_and(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return 1 where both are other than 0, else 0; NaN is no 0.
+    """Return whether both are other than 0, as bool; NaN is no 0.
 
     Examples:
         >>> vkpar.logical_and(device.array([0, 2]), 3).tolist()
-        [0, 1]
+        [False, True]
     """
     return SHIPPED["logical_and"](a, b, out=out)
 
 
 def logical_or(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return 1 where one is other than 0, else 0; NaN is no 0.
+    """Return whether one is other than 0, as bool; NaN is no 0.
 
     Examples:
         >>> vkpar.logical_or(device.array([0, 2]), 0).tolist()
-        [0, 1]
+        [False, True]
     """
     return SHIPPED["logical_or"](a, b, out=out)
 
 
 def logical_xor(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return 1 where one of two is 0 and the other is not, else 0.
+    """Return whether one of two is 0 and the other is not, as bool.
 
     Examples:
         >>> vkpar.logical_xor(device.array([0, 2]), 3).tolist()
-        [1, 0]
+        [True, False]
     """
     return SHIPPED["logical_xor"](a, b, out=out)
 
 
 def logical_not(x: Array, *, out: Array | None = None) -> Array:
-    """Return 1 where ``x`` is 0, else 0; NaN is no 0.
+    """Return whether ``x`` is 0, as bool; NaN is no 0.
 
     Examples:
         >>> vkpar.logical_not(device.array([0, 2])).tolist()
-        [1, 0]
+        [True, False]
     """
     return equal(x, 0, out=out)
 
@@ -234,6 +240,11 @@ def where(condition: Any, a: Any, b: Any, *, out: Array | None = None) -> Array:
         a: an array or a number; numbers alone give float32, or int32 where both are whole.
         b: as ``a``.
         out: where the result goes.
+
+    Raises:
+        InvalidUsageError: no array, closed ones, or arrays of several devices; shapes that do not broadcast; a wrong
+            ``out``.
+        UnsupportedError: a type that devices do not compute, such as float64.
 
     Examples:
         >>> a = device.array([3.0, -5.0])
@@ -294,6 +305,8 @@ def abs(x: Array, *, out: Array | None = None) -> Array:
         >>> vkpar.abs(device.array([3, -5], "float32")).tolist()
         [3.0, 5.0]
     """
+    if is_long(x):
+        return maximum(x, x if x.dtype == "uint64" else negative(x), out=out)
     return SHIPPED["abs"](x, out=out) if getattr(x, "dtype", None) != "uint32" else SHIPPED["fill"](x, out=out)
 
 
@@ -304,6 +317,8 @@ def negative(x: Array, *, out: Array | None = None) -> Array:
         >>> vkpar.negative(device.array([3, -5], "float32")).tolist()
         [-3.0, 5.0]
     """
+    if is_long(x):
+        return multiply(x, -1.0, out=out) if x.dtype.is_float else subtract(0, x, out=out)
     return SHIPPED["negative"](x, out=out)
 
 

@@ -24,13 +24,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from vkpar.errors import within_limits
-from vkpar.ops.elementwise import cpu
+from vkpar.ops.elementwise import eights
 from vkpar.ops.elementwise.emit import Typed
-from vkpar.ops.elementwise.expressions import FLOATS, glsl_type
+from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.kinds import (
     COLUMN,
     FIRST_CONSTANT,
     FULL,
+    LONG_IN,
+    LONG_OUT,
+    LONG_SECTIONS,
     ONE,
     ROW,
     ROWS,
@@ -38,19 +41,15 @@ from vkpar.ops.elementwise.kinds import (
     TILE,
     KernelTypes,
     arguments,
+    constant_of_type,
     glsl_of,
+    has_long,
+    is_float,
     of_bits,
     vector_of,
 )
 
-_CODES: Final = {
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int32": "I32",
-    "uint32": "I32",
-    "uint16": "I16",
-}
+_CODES: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _CALL: Final = re.compile(r"\bf_(\w+)\(")
 
 _GROUPS: Final = "layout(local_size_x = 256) in;\n"
@@ -98,30 +97,41 @@ def source(meaning: Typed | Sequence[Typed], kind: KernelTypes, form: str, *, pr
     bindings = len(operands) + len(results)
     lines = [
         "#version 450",
-        cpu.INT64 if form in (FULL, ROWS) else "",
+        eights.INT64 if form in (FULL, ROWS) or has_long(kind) else "",
         _parts()[0],
         ("" if form in (FULL, ROWS) else _GROUPS) + _PUSH + (_AXES if form == TILE else ""),
     ]
+    called = frozenset().union(*(each.functions for each in meanings))
+    if has_long(kind):
+        lines.append(_functions(frozenset(LONG_SECTIONS[each] for _, each in operands + results if each in LONG)))
     for binding, (name, dtype) in enumerate([*operands, *results]):
         if form in (FULL, ROWS):
-            lines.append(cpu.declared(name, binding, reads=binding < len(operands)))
+            lines.append(eights.declared(name, dtype, binding, bindings, reads=binding < len(operands)))
             continue
-        code = _CODES[dtype]
-        if kind.open and dtype in FLOATS:
-            code = f"{name}_TYPE"
-            lines.append(f"layout(constant_id = {FIRST_CONSTANT + 2 * bindings + binding}) const uint {code} = F32;")
+        code, long = f"{name}_TYPE", dtype in LONG
+        if long:
+            code = ""
+        elif is_float(dtype) and not kind.open:
+            code = _CODES[dtype]
+        else:
+            usual = "F32" if is_float(dtype) else "I32"
+            lines.append(f"layout(constant_id = {constant_of_type(bindings, binding)}) const uint {code} = {usual};")
         first = FIRST_CONSTANT + 2 * binding
         lines.append(f"layout(constant_id = {first}) const uint {name}_MODE = {ROW}u;")
         lines.append(f"layout(constant_id = {first + 1}) const bool {name}_WIDE = false;")
         put = "IN" if binding < len(operands) else "OUT"
-        lines.append(f"ELEMENTS_{put}({name}, {binding}, {code}, {name}_WIDE)")
-    lines.append(_functions(frozenset().union(*(each.functions for each in meanings))))
+        if long:
+            text = LONG_IN if put == "IN" else LONG_OUT
+            lines.append(text.format(name=name, binding=binding, type=glsl_of(dtype), vector=vector_of(dtype)))
+            continue
+        lines.append(f"{'ELEMENTS' if is_float(dtype) else 'WHOLE'}_{put}({name}, {binding}, {code}, {name}_WIDE)")
+    lines.append(_functions(called))
     if len(meanings) > 1:
-        last = FIRST_CONSTANT + (3 if kind.open else 2) * bindings
+        last = constant_of_type(bindings, bindings)
         lines.append(f"layout(constant_id = {last}) const uint CHOSEN = 0u;")
     lines.append(_compute(meanings, kind, precise))
     if form in (FULL, ROWS):
-        lines += cpu.kernel(form, operands, results, kind)
+        lines += eights.kernel(form, operands, results, kind)
     else:
         lines += (_tile if form == TILE else _flat)(operands, results, kind)
     return "\n".join(lines) + "\n"
@@ -130,7 +140,7 @@ def source(meaning: Typed | Sequence[Typed], kind: KernelTypes, form: str, *, pr
 def _compute(meanings: Sequence[Typed], kind: KernelTypes, precise: bool) -> str:
     """Return the function that computes one element of each output."""
     inputs = [f"{glsl_of(dtype)} x{number}" for number, dtype in enumerate(kind.inputs)]
-    outputs = [f"out {glsl_type(dtype)} y{number}" for number, dtype in enumerate(kind.results)]
+    outputs = [f"out {glsl_of(dtype)} y{number}" for number, dtype in enumerate(kind.results)]
     bodies = [_body(meaning, precise) for meaning in meanings]
     body = bodies[0]
     if len(bodies) > 1:
@@ -147,31 +157,31 @@ def _body(meaning: Typed, precise: bool) -> str:
 
 def _four(name: str, dtype: str, at: str, n: str) -> str:
     """Return GLSL of four elements of an operand, side by side."""
-    if dtype == "uint16":
-        return f"split_words({name}_packed4({at}, {n}).xy)"
-    return f"{name}_at4({at}, {n})" if glsl_of(dtype) == "float" else f"{vector_of(dtype)}({name}_packed4({at}, {n}))"
+    return f"{name}_at4({at}, {n})" if is_float(dtype) else f"{vector_of(dtype)}({name}_four({at}, {n}))"
 
 
 def _one(name: str, dtype: str, at: str) -> str:
     """Return GLSL of one element of an operand."""
+    if dtype in LONG:
+        return f"{name}_raw({at})"
     return f"{name}_at({at})" if glsl_of(dtype) == "float" else of_bits(dtype, f"{name}_raw({at})")
 
 
 def _packed(name: str, dtype: str, value: str) -> str:
-    """Return GLSL of four values as the words that are stored."""
-    if dtype == "uint16":
-        return f"uvec4({value}.xz | ({value}.yw << 16), 0u, 0u)"
-    return f"{name}_pack4(floatBitsToUint({value}))" if glsl_of(dtype) == "float" else f"uvec4({value})"
+    """Return GLSL of four values as what is stored."""
+    if dtype in LONG:
+        return value
+    return f"{name}_pack4(floatBitsToUint({value}))" if is_float(dtype) else f"uvec4({value})"
 
 
 def may_take_two(kind: KernelTypes) -> bool:
-    """Say whether invocations of a flat kernel can make two blocks: where results may be 16 bits wide."""
-    return kind.open or not {"float16", "bfloat16", "uint16"}.isdisjoint(kind.results)
+    """Say whether invocations of a flat kernel can make two blocks: where results may be fewer than 32 bits wide."""
+    return kind.open or not {"float32", *LONG}.issuperset(kind.results)
 
 
 def may_be_full(kind: KernelTypes) -> bool:
-    """Say whether a kind has a full kernel: where all types are known, and 32 bits wide."""
-    return not kind.open and {"float16", "bfloat16", "uint16"}.isdisjoint(kind.inputs + kind.results)
+    """Say whether a kind has a full kernel: where all floats are known to be 32 bits wide."""
+    return not kind.open and not has_long(kind) and {"float16", "bfloat16"}.isdisjoint(kind.inputs + kind.results)
 
 
 _WHOLE: Final = """\
@@ -267,8 +277,8 @@ def _tile(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind:
     lines = [_PLACES]
     for binding, (name, dtype) in enumerate(operands):
         lines.append(_tile_input(binding, name, dtype))
-    for place, (name, _) in enumerate(results):
-        lines.append(_tile_output(len(operands) + place, name))
+    for place, (name, dtype) in enumerate(results):
+        lines.append(_tile_output(len(operands) + place, name, dtype))
     lines.append(_WHERE)
     for place, (name, dtype) in enumerate(operands):
         lines += [f"    {vector_of(dtype)} t{place}[4];", f"    {name}_tile(at, nx, ny, t{place});"]
@@ -323,15 +333,27 @@ void {name}_tile(uvec4 at, uint nx, uint ny, out {vector} t[4]) {{
 }}"""
 
 
-def _tile_output(binding: int, name: str) -> str:
-    """Return the function that writes a row of four; halves are written in pairs, side by side."""
+def _tile_output(binding: int, name: str, dtype: str) -> str:
+    """Return the function that writes a row of four; what is less than a word is written in words, side by side."""
+    if dtype in LONG:
+        return f"""\
+void {name}_row(uvec4 at, uint n, {vector_of(dtype)} v) {{
+    uint p = place_of({binding}u, at);
+    uint sx = stride_of({binding}u, 0u);
+    if ({name}_MODE == {ROW}u) {{
+        {name}_store4(p, n, v);
+    }} else {{
+        for (uint j = 0u; j < n; j++) {name}_put(p + j * sx, v[j]);
+    }}
+}}"""
+    narrow = f"{name}_half" if is_float(dtype) else f"({name}_half || {name}_byte)"
     return f"""\
 void {name}_row(uvec4 at, uint n, uvec4 packed) {{
     uint p = place_of({binding}u, at);
     uint sx = stride_of({binding}u, 0u);
     if ({name}_MODE == {ROW}u) {{
         {name}_store4(p, n, packed);
-    }} else if (!{name}_half) {{
+    }} else if (!{narrow}) {{
         if (n > 0u) {name}_word[p] = packed.x;
         if (n > 1u) {name}_word[p + sx] = packed.y;
         if (n > 2u) {name}_word[p + 2u * sx] = packed.z;

@@ -51,16 +51,16 @@ class Geometry:
         steps = [step for axis, step in enumerate(self.strides[number]) if axis != unit and self.counts[axis] > 1]
         return all(step % run == 0 for step in steps)
 
-    def can_pair(self, number: int, first: int) -> bool:
-        """Say whether halves of a result can be written in pairs, its first element being at ``first``.
+    def fills_words(self, number: int, first: int, run: int) -> bool:
+        """Say whether elements of a result, ``run`` of them a word, can be written by words; the first is at ``first``.
 
-        All rows then begin at whole words. Where one ends in the middle of a word, the other half is no element of the
+        All rows then begin at whole words. Where one ends in the middle of a word, the rest is no element of the
         result, since the next row begins at a word, too.
         """
-        if self.modes[number] != ROW or first % 2:
+        if self.modes[number] != ROW or first % run:
             return False
         others = [axis for axis in range(1, len(self.counts)) if self.counts[axis] > 1]
-        return all(self.strides[number][axis] % 2 == 0 for axis in others)
+        return all(self.strides[number][axis] % run == 0 for axis in others)
 
 
 def arrange(shape: tuple[int, ...], strides: Sequence[Strides], results: int) -> Geometry | None:

@@ -12,8 +12,7 @@ import numpy as np
 
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.elementwise.cast import cast
-from vkpar.ops.elementwise.functions import is_whole, logical_not, maximum, minimum
+from vkpar.ops.elementwise.functions import is_long, is_whole, logical_not, maximum, minimum
 from vkpar.ops.elementwise.shipped import SHIPPED
 
 
@@ -326,7 +325,7 @@ def invert(x: Array, *, out: Array | None = None) -> Array:
     """
     dtype = getattr(x, "dtype", None)
     if dtype == "bool":
-        return cast(logical_not(x), "bool", out=out)
+        return logical_not(x, out=out)
     every = int(np.iinfo(dtype.numpy).max) if dtype is not None and dtype.numpy.kind == "u" else -1
     return SHIPPED["bitwise_xor"](x, every, out=out)
 
@@ -353,4 +352,6 @@ def clip(x: Array, low: Any = None, high: Any = None, *, out: Array | None = Non
         return minimum(x, high, out=out)
     if high is None:
         return maximum(x, low, out=out)
+    if is_long(x):
+        return minimum(maximum(x, low), high, out=out)
     return SHIPPED["clip"](x, low, high, out=out)

@@ -19,16 +19,12 @@ from vkpar.ops.call.call import Call
 from vkpar.ops.call.checks import NARROW, NUMBERS, advice
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
 from vkpar.ops.elementwise.kinds import INDEX, WORDS, KernelTypes
-from vkpar.ops.elementwise.ways import Dispatch, Meaning, Operand, Operation, binding
-from vkpar.ops.elementwise.words import Words
+from vkpar.ops.elementwise.ways import Dispatch, Meaning, Operand, Operation, Words, binding
 
-COMPUTED: Final = (*FLOATS, *INTEGERS)
+COMPUTED: Final = (*FLOATS, *INTEGERS, *sorted(NARROW))
+_HALF, _BYTE = dtypes.resolve("uint16"), dtypes.resolve("uint8")
 _FEW: Final = 2  # operands of the usual calls
 _SMALL: Final = 4  # elements: operands that no binding holds are copied aside
-
-
-class NarrowTypesError(UnsupportedError):
-    """Integers of 8 or 16 bits, or truth, which are to be converted first."""
 
 
 def run(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None]) -> list[Array]:
@@ -170,8 +166,6 @@ def computed(name: str, *names: str) -> None:
         UnsupportedError: there is one.
     """
     for dtype in names:
-        if dtype in NARROW:
-            raise NarrowTypesError(f"{name} computes {', '.join(COMPUTED)}, not {dtype}{advice(dtype)}")
         if dtype not in COMPUTED:
             raise UnsupportedError(f"{name} computes {', '.join(COMPUTED)}, not {dtype}{advice(dtype)}")
 
@@ -259,7 +253,7 @@ def move(operation: Operation, kind: KernelTypes, source: Array, target: Array, 
     Args:
         operation: which copies.
         kind: its types.
-        source: of any type of the same size.
+        source: of any type of the same size, of up to 4 bytes.
         target: of the same shape; it shows no element twice.
         call: of which it is a part.
     """
@@ -267,9 +261,9 @@ def move(operation: Operation, kind: KernelTypes, source: Array, target: Array, 
     plan = None if call is not None else target.device.plans.known.get(key)
     if plan is not None and plan.run((source, target), b""):
         return True
-    words = dtypes.resolve(kind.results[0])
+    words = {4: dtypes.uint32, 2: _HALF, 1: _BYTE}[source.dtype.itemsize]
     seen, put = (Array(a.storage, a.byte_offset, a.shape, words, a.steps) for a in (source, target))
-    made = Dispatch.of(operation, Meaning(kind, kind.inputs, kind.results), [seen], [put], 0)
+    made = Dispatch.of(operation, Meaning(kind, (words.name,), (words.name,)), [seen], [put], 0)
     if made is None or made.aside(0, put) is not None:
         return False
     if call is None:

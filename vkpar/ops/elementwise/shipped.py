@@ -9,33 +9,31 @@ import numpy as np
 
 from vkpar import dtypes
 from vkpar.abi.elementwise import Specialized
-from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
-from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops.call.checks import NARROW
-from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS, TESTS
+from vkpar.errors import UnsupportedError
+from vkpar.ops.call.checks import NARROW, advice
+from vkpar.ops.elementwise.expressions import BOOL, FLOATS, INTEGERS, LONG
 from vkpar.ops.elementwise.kinds import TILE, WORDS, KernelTypes
-from vkpar.ops.elementwise.run import NarrowTypesError, computed, run
+from vkpar.ops.elementwise.run import check_operands, computed, run
 from vkpar.ops.elementwise.table import BUILTINS, Builtin, kind_of
-from vkpar.ops.elementwise.ways import Meaning, Operand
-from vkpar.text import shown
+from vkpar.ops.elementwise.ways import LongNumberError, Meaning, Operand
 
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 COMPARISONS: Final = frozenset({"equal", "not_equal", "less", "less_equal"})
-_TRUTH: Final = COMPARISONS | {*TESTS, "logical_and", "logical_or", "logical_xor"}  # whose results are uint32 0 and 1
 
 
 class MixedTypesError(UnsupportedError):
     """Arrays, or an array and a number, of which some are floats and some are not.
 
     Attributes:
-        result: the float type that all can be converted to; None of int32 and uint32.
+        result: the type that all can be converted to.
     """
 
-    def __init__(self, message: str, result: str | None = None) -> None:
+    def __init__(self, message: str, result: str) -> None:
         super().__init__(message)
         self.result = result
 
@@ -51,77 +49,77 @@ class Shipped:
     outputs = 1
 
     def __init__(self, name: str, shown: str | None = None) -> None:
-        self.name = shown or name
+        self.name = shown or name.removeprefix("long_")
         self.key: Hashable = f"each {name}"
         self._builtin: Builtin = BUILTINS[name]
 
     def __call__(self, *operands: Operand, out: Array | None = None) -> Array:
         """Run it on arrays and numbers; integers that meet floats are converted first."""
+        if any(getattr(operand, "dtype", None) in LONG for operand in operands):
+            return self._long(operands, out)
         try:
             return run(self, operands, (out,))[0]
-        except NarrowTypesError as error:
-            narrow = error
         except MixedTypesError as error:
-            return self._mixed(operands, out, error)
-        return self._widened(operands, out, narrow)
+            mixed = error
+        return self._mixed(operands, out, mixed)
 
-    def _widened(self, operands: Sequence[Operand], out: Array | None, narrow: NarrowTypesError) -> Array:
-        """Run it on integers of 8 and 16 bits, and truth, by way of 32 bits, which wrap alike."""
-        arrays = [operand for operand in operands if isinstance(operand, Array)]
-        if any(array.dtype.name in ("int64", "uint64", "float64") for array in arrays):
-            raise narrow
-        check_same_device(*arrays)
-        valued = [operand for operand in operands[self._masks :] if isinstance(operand, Array)]
-        numbers = [operand for operand in operands[self._masks :] if not isinstance(operand, Array)]
-        target = dtypes.result_type(*(array.dtype for array in valued)) if valued else dtypes.int32
-        if target == "bool" and any(not isinstance(number, bool | np.bool_) for number in numbers):
-            target = dtypes.int32
-        if target == "bool" and self.name in ("subtract", "negative"):
-            raise UnsupportedError(f"{self.name} of truth values: logical_xor and logical_not are what there is")
-        if target.name in NARROW and all(map(_is_whole, numbers)):
-            _check_numbers(self.name, target, numbers)
-        wide = "uint32" if target == "uint32" else "int32"
+    def _long(self, operands: Sequence[Operand], out: Array | None) -> Array:
+        """Run it on arrays of which some are of 64 bits; the others are converted to the type in which all meet."""
+        long = SHIPPED.get(f"long_{self._builtin.name}")
+        if long is None:
+            names = [operand.dtype.name for operand in operands if isinstance(operand, Array)]
+            computed(self.name, *names)
+        assert long is not None
+        arrays = check_operands(self.name, operands, (out,))
+        valued = [a for a in operands[self._masks :] if isinstance(a, Array)]
+        met = _meet(self.name, valued, [number for number in operands[self._masks :] if not isinstance(number, Array)])
+        for array in arrays:
+            check_long(self.name, array.device, array.dtype)
         convert = operations["cast"]
         given = [
-            convert(operand, wide if number >= self._masks else "uint32")
-            if isinstance(operand, Array) and operand.dtype.name in NARROW
-            else operand
-            for number, operand in enumerate(operands)
+            convert(a, met if number >= self._masks else "bool")
+            if isinstance(a, Array) and a.dtype != (met if number >= self._masks else "bool")
+            else a
+            for number, a in enumerate(operands)
         ]
-        kept = self._builtin.name in _TRUTH or target.name not in NARROW or not all(map(_is_whole, numbers))
-        if kept:
+        if met not in LONG:
             return self(*given, out=out)
-        made: Array = convert(self(*given), target, out=out)
-        return made
+        try:
+            return run(long, given, (out,))[0]
+        except LongNumberError:  # no word holds it: an array of one element does
+            device = arrays[0].device
+            wide = [a if isinstance(a, Array) else device.array(a, met) for a in given]
+        return run(long, wide, (out,))[0]
 
     def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
         """Run it on integers that meet floats, or each other."""
-        if mixed.result is None:
-            raise mixed
         convert = operations["cast"]
         converted = [
             convert(operand, mixed.result)
-            if number >= self._masks and isinstance(operand, Array) and operand.dtype.name in INTEGERS
+            if number >= self._masks and isinstance(operand, Array) and not operand.dtype.is_float
             else operand
             for number, operand in enumerate(operands)
         ]
-        return run(self, converted, (out,))[0]
+        return self(*converted, out=out)
 
     @property
     def _masks(self) -> int:
         """How many of the first operands choose between the others, whatever their type."""
-        return 1 if self._builtin.name == "where" else 0
+        return 1 if self._builtin.name.endswith("where") else 0
 
     def meaning(self, operands: Sequence[Operand]) -> Meaning:
         """Return what a call means: the types that NumPy gives, numbers taking those of the arrays."""
         masks = self._masks
-        computed(self.name, *(operand.dtype.name for operand in operands[:masks] if isinstance(operand, Array)))
-        result = self._common(operands[masks:])
-        types = [operand.dtype.name if isinstance(operand, Array) else result for operand in operands]
-        for number, mask in enumerate(operands[:masks]):
-            if not isinstance(mask, Array) or types[number] == "int32":  # zero is the same bits
-                types[number] = "uint32"
-        kind = kind_of(self._builtin, tuple(types))
+        arrays = [operand.dtype for operand in operands if isinstance(operand, Array)]
+        if self._builtin.name not in _LONG_NAMES:
+            computed(self.name, *(dtype.name for dtype in arrays))
+        result, number = self._common(operands[masks:])
+        taken = ["bool"] * masks + [number] * (len(operands) - masks)
+        types = [a.dtype.name if isinstance(a, Array) else kind for a, kind in zip(operands, taken, strict=True)]
+        whole = "uint32" if "uint32" in types[masks:] else "int32"
+        bases = [whole if each in NARROW else each for each in types]
+        bases[:masks] = ["uint32"] * masks  # zero is the same bits in all
+        kind = kind_of(self._builtin, tuple(bases))
         if kind is None:
             allowed = " or ".join(dict.fromkeys("floats" if k.open else k.inputs[-1] for k in self._builtin.kinds))
             given = ", ".join(dict.fromkeys(types))
@@ -129,23 +127,28 @@ class Shipped:
         stored = kind.results[0]
         return Meaning(kind, tuple(types), (stored if stored != kind.inputs[-1] else result,))
 
-    def _common(self, operands: Sequence[Operand]) -> str:
-        """Return the dtype that the operands meet in."""
+    def _common(self, operands: Sequence[Operand]) -> tuple[str, str]:
+        """Return the dtype that the operands meet in, and the one that numbers are taken as."""
         names = [operand.dtype for operand in operands if isinstance(operand, Array)]
-        computed(self.name, *(dtype.name for dtype in names))
         numbers = [operand for operand in operands if not isinstance(operand, Array)]
         floats = any(not _is_whole(number) for number in numbers)
         if not names:
-            return "float32" if floats else "int32"
-        kinds = {dtype.name for dtype in names}
-        if len(kinds) > 1 and not kinds <= set(FLOATS):
-            reals = [dtype for dtype in names if dtype.is_float]
-            result = dtypes.result_type(*reals).name if reals else "float32" if floats else None
-            raise MixedTypesError(f"{self.name}: {' with '.join(sorted(kinds))}: cast one first", result)
+            result = "float32" if floats else "int32"
+            return result, result
+        reals = [dtype for dtype in names if dtype.is_float]
+        if 0 < len(reals) < len(names) or (floats and not reals):
+            met = dtypes.result_type(*reals).name if reals else "float32"
+            raise MixedTypesError(f"{self.name}: whole numbers with floats: cast one first", met)
         result = dtypes.result_type(*names).name
-        if floats and result in INTEGERS:
-            raise MixedTypesError(f"{self.name}: {result} with a float: cast the array to float32", "float32")
-        return result
+        if result not in FLOATS and result not in INTEGERS and result not in NARROW and len({*names}) > 1:
+            given = " with ".join(sorted({dtype.name for dtype in names}))
+            raise MixedTypesError(f"{self.name}: {given}: cast one first", result)
+        if result == "bool" and any(not isinstance(number, bool | np.bool_) for number in numbers):
+            result = "int32"
+        if result == "bool" and self.name in ("subtract", "negative"):
+            raise UnsupportedError(f"{self.name} of truth values: logical_xor and logical_not are what there is")
+        truth = self._builtin.kinds[0].results[0] == BOOL and result in NARROW  # any number of 32 bits can be compared
+        return result, "int32" if truth else result
 
     def pipeline(self, device: Device, kind: KernelTypes, constants: Specialized, form: str) -> Pipeline:
         """Return a pipeline for one of its kernels."""
@@ -153,7 +156,7 @@ class Shipped:
         if kind.open and form != TILE:
             dtypes_of = zip((*(kind.inputs[n] for n in kind.bound), *kind.results), constants.types, strict=True)
             if all(code == 0 for dtype, code in dtypes_of if dtype in FLOATS):
-                kind, constants = kind.closed, Specialized(constants.lying)
+                kind = kind.closed
         name = self._builtin.kernel(kind, form)
         logical = device.logical
         members = self._builtin.members(kind)
@@ -162,11 +165,26 @@ class Shipped:
         return logical.pipelines.shipped(name, bindings, 4 * WORDS, given, pushes=logical.pushes(bindings))
 
 
-def _check_numbers(name: str, dtype: dtypes.DType, numbers: Sequence[Any]) -> None:
-    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max)
-    for number in numbers:
-        if not low <= int(number) <= high:
-            raise InvalidUsageError(f"{name}: the number {shown(number)} is no {dtype}")
+def _meet(name: str, arrays: Sequence[Array], numbers: Sequence[Any]) -> str:
+    """Return the type in which arrays meet, of which some are of 64 bits: that of the floats, if any."""
+    reals = [array.dtype for array in arrays if array.dtype.is_float]
+    if not reals and not all(map(_is_whole, numbers)):
+        return "float32"
+    met = dtypes.result_type(*(reals or [array.dtype for array in arrays])) if arrays else dtypes.int32
+    if met == "float64" and not reals:
+        raise UnsupportedError(f"{name}: int64 with uint64 would be float64: cast one first")
+    return met.name
+
+
+def check_long(name: str, device: Device, dtype: dtypes.DType) -> None:
+    """Refuse elements of 64 bits where a device does not compute them.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    features = device.info.features
+    if (dtype == "float64" and not features.float64) or (dtype.name in ("int64", "uint64") and not features.int64):
+        raise UnsupportedError(f"{name}: {device} does not compute {dtype}{advice(dtype)}")
 
 
 def _is_whole(number: object) -> bool:
@@ -177,8 +195,9 @@ class Comparison(Shipped):
     """A comparison, of int32 with uint32 too: by their bits, and the sign of the one that has it."""
 
     def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
-        if mixed.result is not None:
+        if mixed.result not in LONG:
             return super()._mixed(operands, out, mixed)
+        operands = [operations["cast"](a, "int32") if a.dtype.numpy.kind == "i" else a for a in operands]
         signed = next(operand for operand in operands if operand.dtype == dtypes.int32)
         bits = Array(signed.storage, signed.byte_offset, signed.shape, dtypes.uint32, signed.steps)
         found = run(self, [bits if operand is signed else operand for operand in operands], (None,))[0]
@@ -188,4 +207,5 @@ class Comparison(Shipped):
         return SHIPPED["multiply"](found, SHIPPED["less_equal"](0, signed), out=out)
 
 
+_LONG_NAMES: Final = frozenset(name for name in BUILTINS if name.startswith("long_"))
 SHIPPED: Final = {name: (Comparison if name in COMPARISONS else Shipped)(name) for name in BUILTINS}

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
+import struct
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
+
+from vkpar import dtypes
 from vkpar.abi import elementwise as abi
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import WIDE
-from vkpar.ops.call.checks import NUMBERS
+from vkpar.errors import InvalidUsageError
+from vkpar.ops.call.checks import LARGEST, NUMBERS
 from vkpar.ops.call.plan import bindings_of
 from vkpar.ops.call.plan import make as make_plan
 from vkpar.ops.call.windows import fold_groups
 from vkpar.ops.elementwise import cpu
-from vkpar.ops.elementwise.expressions import INTEGERS
+from vkpar.ops.elementwise.expressions import INTEGERS, LONG
 from vkpar.ops.elementwise.generate import may_take_two
 from vkpar.ops.elementwise.geometry import Geometry, arrange
-from vkpar.ops.elementwise.kinds import FLAT, INDEX, ROW, SCALAR, TILE, WORDS, KernelTypes
-from vkpar.ops.elementwise.words import Words
+from vkpar.ops.elementwise.kinds import CODES, FLAT, INDEX, ROW, SCALAR, TILE, WORDS, KernelTypes
+from vkpar.text import shown
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import round_up
 
@@ -30,8 +36,11 @@ if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
-_CODES: Final = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3}
-_WIDE_TYPES: Final = frozenset({"float32", *INTEGERS, INDEX})
+_BOUNDS: Final = {
+    name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in ("int8", "uint8", "int16", "uint16", *INTEGERS)
+} | {"bool": (0, 1), "int64": (-(1 << 31), (1 << 31) - 1), "uint64": (0, (1 << 32) - 1)}
+_PACK: Final = struct.Struct(f"={WORDS}I").pack
+_FULL_TYPES: Final = frozenset({*CODES, INDEX}) - {"float16", "bfloat16", *LONG}  # that kernels of CPU drivers take
 
 Operand = Any  # an Array, or a Python number
 
@@ -42,8 +51,8 @@ class Meaning:
 
     Attributes:
         kind: the types of its kernels.
-        types: of each operand, the dtype's name, that of a number being what it is taken as.
-        results: the dtypes of the results.
+        types: of each operand, the dtype's name in which it is stored, that of a number being what it is taken as.
+        results: the dtypes in which the results are stored.
     """
 
     kind: KernelTypes
@@ -134,12 +143,13 @@ class Dispatch:
         return cls(operation, meaning, views, outs, geometry, found, base)
 
     def aside(self, place: int, out: Array) -> Array | None:
-        """Return where a result has to go first, since kernels write halves in pairs; None for where it is."""
+        """Return where a result has to go first, since kernels write words; None for where it is."""
         number = len(self._bindings) - len(self._outs) + place
-        if out.dtype.itemsize == 4 or self._geometry.can_pair(number, self._bindings[number][1]):
+        run = 4 // out.dtype.itemsize
+        if run <= 1 or self._geometry.fills_words(number, self._bindings[number][1], run):
             return None
         axis = max((axis for axis, length in enumerate(out.shape) if length > 1), default=0)  # that of its rows
-        if not self._geometry.tile or not out.ndim or out.shape[axis] % 2 == 0:
+        if not self._geometry.tile or not out.ndim or out.shape[axis] % run == 0:
             return out.device.empty(out.shape, out.dtype)
         before, length, after = out.shape[:axis], out.shape[axis], out.shape[axis + 1 :]
         padded = out.device.empty((*before, round_up(length, 4), *after), out.dtype)
@@ -190,10 +200,16 @@ class Dispatch:
     def _eights(self) -> cpu.Full | None:
         """The kernel with few tests that runs on drivers that test each lane of a vector; None for a usual one."""
         out = self._outs[0]
-        if not {*self._meaning.types, *self._meaning.results} <= _WIDE_TYPES:
+        if not {*self._meaning.types, *self._meaning.results} <= _FULL_TYPES:
             return None
         firsts = [first for _, first in self._bindings]
-        return cpu.taken(out.device, self._geometry, firsts, len(self._outs), out.size)
+        words = [dtypes.resolve(each).itemsize == 4 for each in self._stored]
+        return cpu.taken(out.device, self._geometry, firsts, len(self._outs), out.size, words)
+
+    @property
+    def _stored(self) -> list[str]:
+        """The types of all bindings."""
+        return [*(self._meaning.types[number] for number in self._meaning.kind.bound), *self._meaning.results]
 
     @property
     def _form(self) -> str:
@@ -209,8 +225,8 @@ class Dispatch:
         """Return how many blocks of four elements an invocation makes."""
         if self._geometry.tile or not may_take_two(self._meaning.kind):
             return 1
-        halves = any(out.dtype.itemsize == 2 for out in self._outs)
-        return cpu.blocks_of_halves(self._outs[0].device, large=halves and self._is_large)
+        narrow = any(out.dtype.itemsize < 4 for out in self._outs)
+        return cpu.blocks_of_halves(self._outs[0].device, large=narrow and self._is_large)
 
     def _is_whole(self) -> bool:
         """Say whether a flat kernel takes fours alone, the last of them with the padding behind the arrays."""
@@ -224,15 +240,12 @@ class Dispatch:
         return rows and all(out.byte_offset + out.nbytes == out.storage.nbytes for out in self._outs)
 
     def _constants(self, grid: tuple[int, int, int]) -> abi.Specialized:
-        geometry, kind, eights = self._geometry, self._meaning.kind, self._eights
+        geometry, eights = self._geometry, self._eights
         lying = list(eights.shape(math.prod(grid)) if eights else self._shape())
         for number, (_, first) in enumerate(self._bindings):
             mode = eights.mode(number) if eights else geometry.modes[number]
             lying += abi.Lying(mode, geometry.is_wide(number, first, 8 if eights else 4))
-        if not kind.open:
-            return abi.Specialized(tuple(lying))
-        types = (*(self._meaning.types[number] for number in kind.bound), *(out.dtype.name for out in self._outs))
-        return abi.Specialized(tuple(lying), tuple(_CODES[dtype] for dtype in types))
+        return abi.Specialized(tuple(lying), tuple(CODES[dtype] for dtype in self._stored))
 
     def _shape(self) -> abi.Flat | abi.Tile:
         """Return the constants that say what a work-group of a usual kernel makes."""
@@ -273,3 +286,68 @@ def _order(bound: Sequence[Operand], outs: int) -> Sequence[int] | None:
         made.append(seen if isinstance(operand, Array) else arrays)
         seen += isinstance(operand, Array)
     return [*made, *range(arrays, arrays + outs)]
+
+
+class LongNumberError(InvalidUsageError):
+    """A number that its type of 64 bits holds and no word: it goes to a kernel as an array."""
+
+
+def holds_long(number: int, dtype: str) -> bool:
+    """Say whether a type of 64 bits holds a whole number."""
+    return int(np.iinfo(dtype).min) <= number <= int(np.iinfo(dtype).max)
+
+
+def word_of(number: Any, dtype: str) -> int:
+    """Return the bits of a number as float32, or as a whole number of a type of up to 32 bits.
+
+    Raises:
+        InvalidUsageError: a whole number that the type does not hold.
+    """
+    if dtype == "float64":
+        if abs(number) < LARGEST and float(np.float32(number)) != number:
+            raise LongNumberError(f"the number {shown(number)} is no float32")
+        dtype = "float32"
+    bounds = _BOUNDS.get(dtype)
+    if bounds is not None:
+        value = operator.index(number) if not isinstance(number, np.bool_) else int(number)
+        if not bounds[0] <= value <= bounds[1]:
+            error = LongNumberError if dtype in LONG and holds_long(value, dtype) else InvalidUsageError
+            raise error(f"the number {shown(value)} is no {dtype}")
+        return value % (1 << 32)
+    try:
+        return int.from_bytes(struct.pack("=f", number), "little")
+    except (OverflowError, struct.error):  # beyond float32, and whole numbers beyond float64
+        return 0x7F800000 if number > 0 else 0xFF800000
+
+
+class Words:
+    """The push constants of a dispatch, numbers filled in."""
+
+    def __init__(self, kind: KernelTypes, types: Sequence[str], operands: Sequence[Any]) -> None:
+        self.words = [0] * WORDS
+        self.places: list[int] = []  # of the numbers, in order
+        self._last: tuple[object, bytes] | None = None  # the only number of the last call, and what came of it
+        self._types = [types[number] for number, operand in enumerate(operands) if isinstance(operand, NUMBERS)]
+        self.bits = [
+            word_of(operand, types[number]) for number, operand in enumerate(operands) if isinstance(operand, NUMBERS)
+        ]
+
+    def packed(self) -> bytes:
+        """Return them with the numbers of this call."""
+        return self._fill(self.bits)
+
+    def __call__(self, numbers: Sequence[Any]) -> bytes:
+        """Return them with other numbers; raises as :func:`word_of` does."""
+        last = self._last
+        if last is not None and last[0] is numbers[0]:
+            return last[1]
+        packed = self._fill(map(word_of, numbers, self._types))
+        if len(numbers) == 1:  # the object itself is kept: 0.0 and -0.0, True and 1 are equal
+            self._last = (numbers[0], packed)
+        return packed
+
+    def _fill(self, bits: Any) -> bytes:
+        words = [*self.words]  # other threads may fill in their numbers meanwhile
+        for place, word in zip(self.places, bits, strict=True):
+            words[place] = word
+        return _PACK(*words)

@@ -17,6 +17,11 @@ from vkpar.ops.reduce.reductions import sum as total
 def outer(a: Array, b: Array, *, out: Array | None = None) -> Array:
     """Return the products of each element of ``a`` with each of ``b``, both taken in one dimension.
 
+    Args:
+        a: an array, of any shape.
+        b: an array of the same device.
+        out: where the result goes: (elements of ``a``, elements of ``b``).
+
     Raises:
         InvalidUsageError: not arrays, closed ones; a wrong ``out``.
         UnsupportedError: types that :func:`multiply` does not compute.

@@ -34,6 +34,8 @@ class Kind(BlockFormat):
         code: what kernels that several kinds share know it by; 0 for kinds with kernels of their own.
         scale_at: the byte of a block in a file where the float16 that scales it begins.
         halves: float16 that lie there: the scale, and what minima are multiplied by.
+        narrow: what files have in its place where its blocks do not divide rows.
+        finer: what mixed files, which are called after it, have in its place for the matrices that matter most.
     """
 
     chunk: int
@@ -48,6 +50,8 @@ class Kind(BlockFormat):
     code: int = 0
     scale_at: int = 0
     halves: int = 1
+    narrow: str = ""
+    finer: str = ""
 
     @property
     def most(self) -> int:
@@ -80,7 +84,7 @@ FORMATS: Final = {
         ),
         Kind(
             "q4_k", 12, 256, 144, blocks.q4_k, chunk=32, scales=_WORD, per_block=4, terms=2, largest=15 * 63, turns=1,
-            least_rows=2, spreads=_LIKE_Q4_K, halves=2,
+            least_rows=2, spreads=_LIKE_Q4_K, halves=2, narrow="q5_0", finer="q6_k",
         ),
         Kind(
             "q4_1", 3, 32, 20, blocks.q4_1, chunk=32, scales=_WORD, per_block=1, terms=2, largest=15, turns=1,
@@ -96,11 +100,11 @@ FORMATS: Final = {
         ),
         Kind(
             "q5_k", 13, 256, 176, blocks.q5_k, chunk=32, scales=_WORD, per_block=4, terms=2, largest=31 * 63, turns=1,
-            least_rows=2, spreads=_LIKE_Q4_K, extra=32, code=8, halves=2,
+            least_rows=2, spreads=_LIKE_Q4_K, extra=32, code=8, halves=2, narrow="q5_1", finer="q6_k",
         ),
         Kind(
             "q6_k", 14, 256, 210, blocks.q6_k, chunk=32, scales=_HALF, per_block=1, terms=2, largest=32 * 128, turns=1,
-            least_rows=2, spreads=_LIKE_Q4_K, extra=80, code=9, scale_at=208,
+            least_rows=2, spreads=_LIKE_Q4_K, extra=80, code=9, scale_at=208, narrow="q8_0",
         ),
         BlockFormat("q2_k", 10, 256, 84, blocks.q2_k),
         BlockFormat("q3_k", 11, 256, 110, blocks.q3_k),
@@ -110,4 +114,5 @@ FORMATS: Final = {
     )
 }  # fmt: skip
 KINDS: Final = {name: form for name, form in FORMATS.items() if isinstance(form, Kind)}
+MIXES: Final = {f"{name}_m": kind for name, kind in KINDS.items() if kind.finer}
 MODULES: Final = tuple(dict.fromkeys(kind.module for kind in KINDS.values()))

@@ -68,6 +68,12 @@ class Quantized(Closable, Fixed, Unpickled):
         kind: ``"q8_0"``, ``"q4_0"``, ``"q4_k"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"``, ``"q5_k"`` or ``"q6_k"``.
         shape: rows and columns.
         pieces: of its rows, each of which a kernel can bind.
+
+    Examples:
+        >>> blocks = np.zeros((64, 2 * 34), np.uint8)  # rows of two blocks of 32 weights and a scale
+        >>> with vkpar.quantized(device, blocks, (64, 64), "q8_0") as weights:
+        ...     weights.shape, weights[:32].shape, vkpar.matmul(device.ones((1, 64)), weights, transpose_b=True).shape
+        ((64, 64), (32, 64), (1, 64))
     """
 
     def __init__(self, device: Device, kind: str, shape: tuple[int, int], pieces: tuple[Piece, ...]) -> None:

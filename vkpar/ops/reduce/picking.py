@@ -18,7 +18,7 @@ def picked(a: Array, key: Array) -> Array:
 
     Raises:
         IndexingError: a mask of another shape than the first axes have, or an array of no axes.
-        UnsupportedError: uint32, which may be a mask of a comparison or places; or another type that is neither.
+        UnsupportedError: another type.
     """
     if not a.ndim:
         raise IndexingError("an array without axes has no elements to pick by another array")
@@ -26,11 +26,6 @@ def picked(a: Array, key: Array) -> Array:
         _check(a, key)
         rows = a.reshape(key.size, *a.shape[key.ndim :])
         return take(rows, nonzero(key.reshape(-1))[0])
-    if key.dtype == "uint32":
-        raise UnsupportedError(
-            "an index of uint32 may be a mask, as comparisons make it, or places: write a[mask.astype('bool')], or "
-            "vkpar.take(a, places)"
-        )
     return take(a, key)
 
 

@@ -177,6 +177,9 @@ def nonzero(a: Array) -> tuple[Array, ...]:
 
     The host reads how many they are, so that the call waits for what makes ``a``.
 
+    Args:
+        a: the array, of any computed type.
+
     Raises:
         InvalidUsageError: not an array, a closed one; inside a capture, where :func:`where` does with all elements what
             is to be done with some of them.
@@ -189,7 +192,7 @@ def nonzero(a: Array) -> tuple[Array, ...]:
     source, _ = checked("nonzero", a, None)
     if not source.size:
         return tuple(a.device.empty(0, uint32) for _ in a.shape)
-    zeros = equal(source, 0)
+    zeros = cast(equal(source, 0), "uint32")
     try:
         count = a.size - int(zeros.sum().item())
     except InvalidUsageError as error:

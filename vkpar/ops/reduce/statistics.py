@@ -15,12 +15,17 @@ from vkpar.ops.arrays.making import full
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import abs as absolute
 from vkpar.ops.elementwise.functions import divide, exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
+from vkpar.ops.elementwise.shipped import check_long
+from vkpar.ops.reduce.long import halved
 from vkpar.ops.reduce.reductions import Axis, axes_of
 from vkpar.ops.reduce.reductions import max as greatest
 from vkpar.ops.reduce.reductions import min as least
 from vkpar.ops.reduce.reductions import sum as total
+
+_BOOL = dtypes.resolve("bool")
 
 
 def var(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, out: Array | None = None) -> Array:
@@ -146,41 +151,32 @@ def prod(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | No
     axes, shape = _checked("prod", a, axis, keepdims, out, getattr(a, "dtype", dtypes.float32))
     if not math.prod(a.shape[axis] for axis in axes) or not a.size:
         return _landed(full(a.device, shape, 1, a.dtype), out, a.dtype)
-    kept = [n for n in range(a.ndim) if n not in axes]
-    parts = a.transpose((*axes, *kept)).reshape(-1, *(a.shape[n] for n in kept))
-    parts = cast(parts, "float32") if parts.dtype.name in FLOATS else parts
-    while len(parts) > 1:
-        half = len(parts) // 2
-        made = parts.device.empty((len(parts) - half, *parts.shape[1:]), parts.dtype)
-        multiply(parts[:half], parts[len(parts) - half :], out=made[:half])
-        if len(parts) % 2:
-            made[half:].copy_from(parts[half : half + 1])
-        parts = made
-    return _landed(parts[0].reshape(shape), out, a.dtype)
+    parts = cast(a, "float32") if a.dtype.name in FLOATS else a
+    return _landed(halved(parts, frozenset(axes), multiply).reshape(shape), out, a.dtype)
 
 
 def any(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where an element along axes is not 0, else 0 (of no elements, too); NaN is not 0.
+    """Return whether an element along axes is not 0, as bool (False of no elements); NaN is not 0.
 
-    Arguments and errors are those of :func:`var`; ``out`` is of uint32.
+    Arguments and errors are those of :func:`var`; ``out`` is of bool.
 
     Examples:
-        >>> int(vkpar.any(device.array([0, 2])))
-        1
+        >>> bool(vkpar.any(device.array([0, 2])))
+        True
     """
-    return _of_truth("any", a, axis, keepdims, out, greatest, 0)
+    return _of_truth("any", a, axis, keepdims, out, greatest, False)
 
 
 def all(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where no element along axes is 0 (of no elements, too), else 0; NaN is not 0.
+    """Return whether no element along axes is 0, as bool (True of no elements); NaN is not 0.
 
-    Arguments and errors are those of :func:`var`; ``out`` is of uint32.
+    Arguments and errors are those of :func:`var`; ``out`` is of bool.
 
     Examples:
-        >>> int(vkpar.all(device.array([0, 2])))
-        0
+        >>> bool(vkpar.all(device.array([0, 2])))
+        False
     """
-    return _of_truth("all", a, axis, keepdims, out, least, 1)
+    return _of_truth("all", a, axis, keepdims, out, least, True)
 
 
 def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
@@ -192,16 +188,19 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
         >>> int(vkpar.count_nonzero(device.array([0, 2, 3])))
         2
     """
-    return _of_truth("count_nonzero", a, axis, keepdims, out, total, 0)
+    _, shape = _checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
+    if not a.size:
+        return _landed(full(a.device, shape, 0, "uint32"), out, dtypes.uint32)
+    return total(cast(a != 0, "uint32"), axis, keepdims, out=out)
 
 
 def _of_truth(
-    name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, reduce: Callable[..., Array], nothing: int
+    name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, reduce: Callable[..., Array], nothing: bool
 ) -> Array:
-    axes, shape = _checked(name, a, axis, keepdims, out, dtypes.uint32)
+    axes, shape = _checked(name, a, axis, keepdims, out, _BOOL)
     if not a.size:
-        return _landed(full(a.device, shape, nothing, "uint32"), out, dtypes.uint32)
-    return reduce(not_equal(a, 0), axes, keepdims, out=out)
+        return _landed(full(a.device, shape, nothing, _BOOL), out, _BOOL)
+    return reduce(a if a.dtype == _BOOL else not_equal(a, 0), axes, keepdims, out=out)
 
 
 def _of_floats(
@@ -229,7 +228,9 @@ def _checked(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the axes, counted from 0, and the shape of the result."""
     check_arrays(name, out, a=a)
-    if a.dtype.name not in SHORT and a.dtype.name not in NARROW:
+    if a.dtype.name in LONG and (dtype in (_BOOL, a.dtype, "uint32") or not a.dtype.is_float):
+        check_long(name, a.device, a.dtype)
+    elif a.dtype.name not in SHORT and a.dtype.name not in NARROW:
         raise UnsupportedError(f"{name} computes {', '.join(SHORT)}, not {a.dtype}{advice(a.dtype)}")
     axes = tuple(sorted(axes_of(name, a, axis)))
     shape = tuple(1 if n in axes else size for n, size in enumerate(a.shape) if keepdims or n not in axes)

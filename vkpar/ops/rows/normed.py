@@ -19,6 +19,12 @@ class Normed:
         x: (..., K), rows of float32, float16 or bfloat16.
         weight: (K,), of any of these types; if its elements do not lie side by side, the norm is a kernel of its own.
         eps: what is added to the mean of the squares.
+
+    Examples:
+        >>> x, weight = device.array([[3, 4]], "float32"), device.ones(2)
+        >>> y = vkpar.matmul(vkpar.Normed(x, weight, 0.0), device.array(np.eye(2, dtype=np.float32)))
+        >>> np.round(y.numpy(), 3)
+        array([[0.849, 1.131]], dtype=float32)
     """
 
     x: Array

@@ -50,6 +50,11 @@ def split_heads(heads: int, kv_heads: int, width: int, ratios: Sequence[Fraction
 
     Raises:
         InvalidUsageError: heads that are no multiple of those of keys and values.
+
+    Examples:
+        >>> heads = vkpar.parallel.split_heads(8, 2, 64, [1, 1])
+        >>> heads.kv_counts
+        (1, 1)
     """
     if heads % kv_heads:
         raise InvalidUsageError(f"{heads} heads are no multiple of {kv_heads} heads of keys and values")

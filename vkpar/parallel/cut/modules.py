@@ -22,6 +22,11 @@ class Modules:
     Attributes:
         devices: by rank.
         ranks: by module, in the order in which its devices were named.
+
+    Examples:
+        >>> modules = vkpar.parallel.parse_modules("text=0,image=0*2", ["text", "image"])
+        >>> sorted(modules.ranks), modules.devices[0].index
+        (['image', 'text'], 0)
     """
 
     devices: tuple[DeviceInfo, ...]
@@ -45,6 +50,11 @@ def parse_modules(text: str, known: Collection[str], infos: Sequence[DeviceInfo]
 
     Raises:
         InvalidUsageError: a module that is not known, or named twice; a selector that matches nothing.
+
+    Examples:
+        >>> modules = vkpar.parallel.parse_modules("text=0,image=0", ["text", "image"])
+        >>> modules.ranks
+        {'text': (0,), 'image': (0,)}
     """
     infos = enumerate_devices() if infos is None else infos
     selectors: dict[str, str] = {}

@@ -29,6 +29,13 @@ class Column:
             the quantised weight that takes these outputs as its inputs. See :func:`linked`.
         segments: outputs of each of the weights that are fused in this one; each is cut on its own.
         split: how the outputs are cut; by default in proportion to :func:`parallelize`'s ratios.
+
+    Examples:
+        >>> rules = {"up": vkpar.parallel.Column(), "down": vkpar.parallel.Row()}
+        >>> weights = {"up": np.ones((8, 4), np.float32), "down": np.ones((4, 8), np.float32)}
+        >>> made = vkpar.parallel.parallelize(weights, comm, rules)
+        >>> [part.shape for part in made["up"].parts]
+        [(4, 4), (4, 4)]
     """
 
     unit: int = 1
@@ -45,6 +52,11 @@ class Row:
     Attributes:
         unit: inputs that stay together; as the :class:`Column` that they come from has it.
         split: as that of :class:`Column`.
+
+    Examples:
+        >>> made = vkpar.parallel.parallelize({"down": np.ones((4, 8), np.float32)}, comm, {"*": vkpar.parallel.Row()})
+        >>> [part.shape for part in made["down"].parts]
+        [(4, 4), (4, 4)]
     """
 
     unit: int = 1
@@ -53,12 +65,25 @@ class Row:
 
 @dataclass(frozen=True)
 class Mirrored:
-    """Put all of a tensor on every rank."""
+    """Put all of a tensor on every rank.
+
+    Examples:
+        >>> made = vkpar.parallel.parallelize({"bias": np.ones(4, np.float32)}, comm, {"*": vkpar.parallel.Mirrored()})
+        >>> made["bias"].state, [part.shape for part in made["bias"].parts]
+        ('mirrored', [(4,), (4,)])
+    """
 
 
 @dataclass(frozen=True)
 class Only:
-    """Put all of a tensor on one rank, nothing on the others."""
+    """Put all of a tensor on one rank, nothing on the others.
+
+    Examples:
+        >>> weights = {"head": np.ones((4, 8), np.float32)}
+        >>> made = vkpar.parallel.parallelize(weights, comm, {"*": vkpar.parallel.Only(1)})
+        >>> made["head"].nbytes
+        (0, 128)
+    """
 
     rank: int
 
@@ -90,6 +115,13 @@ def parallelize(
         InvalidUsageError: names without a rule, or with several; rules that match nothing; a rule that does not fit a
             tensor. The message lists the names.
         OutOfMemoryError: no room.
+
+    Examples:
+        >>> weights = {"0.up": np.ones((8, 4), np.float32), "0.norm": np.ones(4, np.float32)}
+        >>> rules = {"*.up": vkpar.parallel.Column(), "*.norm": vkpar.parallel.Mirrored()}
+        >>> made = vkpar.parallel.parallelize(weights, comm, rules, ratios=[3, 1])
+        >>> [part.shape for part in made["0.up"].parts], made["0.norm"].state
+        ([(6, 4), (2, 4)], 'mirrored')
     """
     chosen = _chosen(list(weights), rules)
     exact = shares(comm, ratios)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkpar.arrays.array import Array, copy
+from vkpar.comm import ranks
 from vkpar.comm.communicator import Communicator
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
@@ -38,12 +39,19 @@ class Sharded(Closable, Fixed):
         shape: of the logical array.
         dtype: of its elements; of a quantised one, the format's name (``"q8_0"``).
         state: ``"mirrored"``, ``"split"`` or ``"partial"``.
-        parts: by rank: an :class:`~vkpar.Array`, or quantised weights; None where a rank holds nothing.
+        parts: by rank: an :class:`~vkpar.Array`, or quantised weights; None where a rank holds nothing, or lives in
+            another process.
         axis: the axis that is split; None in the other states.
         segments: the splits of the axis' segments, in order; one of them but for fused weights; none in other states.
 
     Raises:
         InvalidUsageError: parts that do not fit the shape, dtype, state, or the communicator's devices.
+
+    Examples:
+        >>> x = np.arange(8, dtype=np.float32).reshape(4, 2)
+        >>> with vkpar.parallel.shard(x, comm, axis=0) as rows:
+        ...     rows.state, rows.parts[1].tolist(), rows.resplit(1).parts[1].shape
+        ('split', [[4.0, 5.0], [6.0, 7.0]], (4, 1))
     """
 
     def __init__(
@@ -79,7 +87,12 @@ class Sharded(Closable, Fixed):
             raise InvalidUsageError(f"states are {', '.join(STATES)}, split along an axis; not {self.state!r}")
         if len(self.parts) != self.comm.nranks:
             raise InvalidUsageError(f"{len(self.parts)} parts for {self.comm.nranks} ranks")
-        for rank, part in enumerate(self.parts):
+        for rank, device in enumerate(ranks.devices(self.comm)):
+            part = self.parts[rank]
+            if device is None:
+                if part is not None:
+                    raise InvalidUsageError(f"rank {rank} lives in another process, which has its part")
+                continue
             if part is None and self.state == MIRRORED:
                 raise InvalidUsageError(f"a mirrored array lies on every rank; there is none on rank {rank}")
             wanted = self._layout().part_shape(rank) if self.state == SPLIT else self.shape
@@ -87,7 +100,7 @@ class Sharded(Closable, Fixed):
                 raise InvalidUsageError(f"rank {rank}'s part has shape {part.shape}, not {wanted}")
             if part is None and self.state == SPLIT and math.prod(wanted) > 0:
                 raise InvalidUsageError(f"rank {rank} has no part, but {wanted} of it")
-            if isinstance(part, Array) and (part.dtype != self.dtype or part.device is not self.comm.devices[rank]):
+            if isinstance(part, Array) and (part.dtype != self.dtype or part.device is not device):
                 raise InvalidUsageError(f"rank {rank}'s part is {part!r}, not {self.dtype} on that rank's device")
 
     @property
@@ -98,6 +111,13 @@ class Sharded(Closable, Fixed):
         if len(self.segments) == 1:
             return self.segments[0]
         return Split.of([sum(counts) for counts in zip(*(each.counts for each in self.segments), strict=True)])
+
+    @property
+    def holders(self) -> list[int]:
+        """The ranks that hold something, those of other processes included."""
+        if self.state != SPLIT:
+            return list(range(self.comm.nranks)) if self.state == MIRRORED else _held(self.parts)
+        return [rank for rank in range(self.comm.nranks) if math.prod(self._layout().part_shape(rank))]
 
     @property
     def quantized(self) -> bool:
@@ -120,14 +140,16 @@ class Sharded(Closable, Fixed):
 
         Raises:
             InvalidUsageError: partial: a sum is owed, which :meth:`mirrored` makes; or closed.
-            UnsupportedError: quantised.
+            UnsupportedError: quantised; or split over several processes, where mirrored() comes first.
         """
         self._check_arrays("numpy()")
         if self.state == PARTIAL:
             raise InvalidUsageError("numpy() of a partial array: a sum over the ranks is owed; mirrored() makes it")
         if self.state == MIRRORED:
-            whole: npt.NDArray[Any] = self.parts[0].numpy()
+            whole: npt.NDArray[Any] = ranks.own(self.comm, self.parts)[0].numpy()
             return whole
+        if len(self.comm.devices) < self.comm.nranks:
+            raise UnsupportedError("numpy() of an array that is split over several processes: mirrored() it first")
         assert isinstance(self.dtype, DType)
         layout, made = self._layout(), np.empty(self.shape, self.dtype.numpy)
         for rank, part in enumerate(self.parts):
@@ -158,7 +180,7 @@ class Sharded(Closable, Fixed):
             return self
         made = self._fresh([self.shape] * self.comm.nranks)
         if math.prod(self.shape) and self.state == PARTIAL:
-            self.comm.all_reduce(self._contributions(), out=made, wire=wire)
+            self.comm.all_reduce(self._contributions(), out=ranks.own(self.comm, made), wire=wire)
         elif math.prod(self.shape):
             self._gather(made)
         return Sharded(self.comm, self.shape, self.dtype, MIRRORED, made)
@@ -191,54 +213,59 @@ class Sharded(Closable, Fixed):
                 self._exchange(layout, made)
             elif self.state == PARTIAL and layout.axis == 0:
                 counts = [math.prod(shape) for shape in shapes]
-                self.comm.reduce_scatter(self._contributions(), out=made, wire=wire, counts=counts)
+                out = ranks.own(self.comm, made)
+                self.comm.reduce_scatter(self._contributions(), out=out, wire=wire, counts=counts)
             else:
                 whole = self.mirrored(wire) if self.state == PARTIAL else self
                 for rank, part in enumerate(made):
-                    if part.size:
+                    if part is not None and part.size:
                         (start, stop), *_ = layout.ranges(rank)
                         copy(whole.parts[rank][layout.index(start, stop)], part)
-        held = [part if part.size else None for part in made]
+        held = [part if part is not None and part.size else None for part in made]
         return Sharded(self.comm, self.shape, self.dtype, SPLIT, held, axis=layout.axis, segments=layout.segments)
 
     def _contributions(self) -> list[Array | None]:
-        if not any(part is not None for part in self.parts):
+        if not any(part is not None for part in self.parts) and len(self.comm.devices) == self.comm.nranks:
             raise InvalidUsageError("a sum over the ranks of which none contributes")
-        return [None if part is None else part.contiguous() for part in self.parts]
+        return [None if part is None else part.contiguous() for part in ranks.own(self.comm, self.parts)]
 
-    def _gather(self, made: list[Array]) -> None:
+    def _gather(self, made: list[Array | None]) -> None:
         """Give every rank all parts, one after the other, and put their boxes in place."""
-        layout = self._layout()
-        parts = [None if part is None else part.contiguous() for part in self.parts]
+        layout, comm = self._layout(), self.comm
+        parts = [None if part is None else part.contiguous() for part in ranks.own(comm, self.parts)]
         if layout.axis == 0 and len(layout.segments) == 1:
-            self.comm.all_gather(parts, out=made)
+            comm.all_gather(parts, out=ranks.own(comm, made))
             return
-        flat = self._fresh([(math.prod(self.shape),)] * self.comm.nranks)
-        self.comm.all_gather(parts, out=flat)
-        for whole, received in zip(made, flat, strict=True):
+        flat = ranks.own(comm, self._fresh([(math.prod(self.shape),)] * comm.nranks))
+        comm.all_gather(parts, out=flat)
+        for whole, received in zip(ranks.own(comm, made), flat, strict=True):
+            assert whole is not None, "it is of this process"
+            assert received is not None, "it is of this process"
             start = 0
-            for rank, part in enumerate(parts):
-                if part is not None:
-                    given = received[start : start + part.size].reshape(part.shape)
+            for rank in range(comm.nranks):
+                shape = layout.part_shape(rank)
+                if math.prod(shape):
+                    given = received[start : start + math.prod(shape)].reshape(shape)
                     for piece in pieces(layout, rank, None, rank):
                         copy(given[piece.source], whole[piece.target])
-                    start += part.size
+                    start += math.prod(shape)
 
-    def _exchange(self, layout: Layout, made: list[Array]) -> None:
+    def _exchange(self, layout: Layout, made: list[Array | None]) -> None:
         """Send every rank the boxes that it is to have."""
         nranks, own = self.comm.nranks, self._layout()
         boxes = [[pieces(own, giver, layout, taker) for taker in range(nranks)] for giver in range(nranks)]
         counts = [[sum(piece.size for piece in row) for row in rows] for rows in boxes]
         sent = self._fresh([(sum(row),) for row in counts])
         received = self._fresh([(sum(row[rank] for row in counts),) for rank in range(nranks)])
-        for giver, part in enumerate(self.parts):
-            if part is not None:
+        for giver, (part, flat) in enumerate(zip(self.parts, sent, strict=True)):
+            if part is not None and flat is not None:
                 for box, place in _laid_out([piece for row in boxes[giver] for piece in row]):
-                    copy(part[box.source], sent[giver][place].reshape(box.shape))
-        self.comm.all_to_all(sent, out=received, counts=counts)
-        for taker, target in enumerate(made):
-            for box, place in _laid_out([piece for rows in boxes for piece in rows[taker]]):
-                copy(received[taker][place].reshape(box.shape), target[box.target])
+                    copy(part[box.source], flat[place].reshape(box.shape))
+        self.comm.all_to_all(ranks.own(self.comm, sent), out=ranks.own(self.comm, received), counts=counts)
+        for taker, (target, flat) in enumerate(zip(made, received, strict=True)):
+            if target is not None and flat is not None:
+                for box, place in _laid_out([piece for rows in boxes for piece in rows[taker]]):
+                    copy(flat[place].reshape(box.shape), target[box.target])
 
     # ---- life ----
 
@@ -260,12 +287,20 @@ class Sharded(Closable, Fixed):
         assert self.axis is not None
         return Layout(self.shape, self.axis, self.segments)
 
-    def _fresh(self, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-        return [device.empty(shape, self.dtype) for device, shape in zip(self.comm.devices, shapes, strict=True)]
+    def _fresh(self, shapes: Sequence[tuple[int, ...]]) -> list[Array | None]:
+        devices = ranks.devices(self.comm)
+        return [
+            None if device is None else device.empty(shape, self.dtype)
+            for device, shape in zip(devices, shapes, strict=True)
+        ]
 
     def _check_arrays(self, call: str) -> None:
         if self.quantized:
             raise UnsupportedError(f"{call} of {self.dtype} weights: they are read by products alone")
+
+
+def _held(parts: Sequence[Any]) -> list[int]:
+    return [rank for rank, part in enumerate(parts) if part is not None]
 
 
 def _laid_out(boxes: Sequence[Piece]) -> Iterator[tuple[Piece, slice]]:

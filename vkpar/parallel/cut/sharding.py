@@ -12,13 +12,14 @@ import numpy.typing as npt
 from vkpar import dtypes, ops
 from vkpar.arrays.array import Array
 from vkpar.arrays.elements import host_elements
+from vkpar.comm import ranks
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.cut.exchange import Layout
 from vkpar.parallel.cut.sharded import MIRRORED, SPLIT, Sharded, layout_of
-from vkpar.parallel.cut.split import Split, devices_of
+from vkpar.parallel.cut.split import Split
 from vkpar.parallel.files.lazy import LazyTensor
 
 _CHUNK: Final = 16 << 20  # bytes of elements that are converted at a time
@@ -56,22 +57,29 @@ def shard(
         InvalidUsageError: an axis that is not there; a split of another length, of other ranks, or with borders within
             blocks; segments that do not add up; a split or segments without an axis; finite values beyond the dtype's
             largest.
-        UnsupportedError: a communicator over several processes; quantised weights of more or less than two dimensions,
+        UnsupportedError: quantised weights of more or less than two dimensions,
             or of a format without products.
         OutOfMemoryError: no room.
+
+    Examples:
+        >>> x = np.arange(8, dtype=np.float32).reshape(4, 2)
+        >>> made = vkpar.parallel.shard(x, comm, axis=0, split=vkpar.parallel.split(4, comm, ratios=[3, 1]))
+        >>> [part.shape for part in made.parts], (made.numpy() == x).all()
+        ([(3, 2), (1, 2)], np.True_)
     """
     source = _Source(x, dtype)
     if axis is None:
         if split is not None or len(segments):
             raise InvalidUsageError("shard: a split or segments need an axis")
-        parts = [source.put(device, source.shape, [_all(source.shape)]) for device in devices_of(comm)]
+        whole = [_all(source.shape)]
+        parts = [None if device is None else source.put(device, source.shape, whole) for device in ranks.devices(comm)]
         return Sharded(comm, source.shape, source.dtype, MIRRORED, parts)
     layout = source.layout(comm, axis, split, segments)
     parts = []
-    for rank, device in enumerate(comm.devices):
+    for rank, device in enumerate(ranks.devices(comm)):
         shape = layout.part_shape(rank)
         boxes = [layout.index(start, stop) for start, stop in layout.ranges(rank)]
-        parts.append(source.put(device, shape, boxes) if math.prod(shape) else None)
+        parts.append(source.put(device, shape, boxes) if device is not None and math.prod(shape) > 0 else None)
     return Sharded(comm, source.shape, source.dtype, SPLIT, parts, axis=layout.axis, segments=layout.segments)
 
 

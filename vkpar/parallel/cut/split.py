@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from vkpar.comm import ranks
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.errors import InvalidUsageError
 from vkpar.memory import plan_memory
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.rates.speed import speeds
 
+_T = TypeVar("_T")
 Rig = Communicator | Sequence[Device]
 Ratios = str | Sequence[float]
 
@@ -35,6 +37,11 @@ class Split:
     Attributes:
         borders: where the ranges begin and end: rank r has ``borders[r]`` to ``borders[r + 1]``.
         granularity: every border is a multiple of it, or the axis' end.
+
+    Examples:
+        >>> heads = vkpar.parallel.split(8, comm, ratios=[3, 1])
+        >>> heads.borders, heads.counts, heads.over(8 * 128).counts
+        ((0, 6, 8), (6, 2), (768, 256))
     """
 
     borders: tuple[int, ...]
@@ -114,6 +121,10 @@ def split(
         InvalidUsageError: a negative size, a granularity below 1, ratios that are no numbers, negative, all zero, not
             one per rank or of an unknown name; no free memory on any device.
         OutOfMemoryError: no room for what ``"speed"`` measures.
+
+    Examples:
+        >>> vkpar.parallel.split(100, comm, ratios=[2, 1], granularity=8).counts
+        (72, 28)
     """
     return cut(_natural("size", size), shares(comm, ratios, used), granularity)
 
@@ -134,20 +145,20 @@ def cut(size: int, ratios: Sequence[float | Fraction], granularity: int = 1) -> 
 
 def shares(comm: Rig, ratios: Ratios = "even", used: Sequence[int] | None = None) -> tuple[Fraction, ...]:
     """Return each rank's ratio as a number, however ``ratios`` gives them; raises as :func:`split` does."""
-    devices = devices_of(comm)
+    nranks = comm.nranks if isinstance(comm, Communicator) else len(devices_of(comm))
     if isinstance(ratios, str) and "," in ratios:
         ratios = [_number(piece) for piece in ratios.split(",")]
-    if used is not None and (ratios != "memory" or len(used) != len(devices)):
+    if used is not None and (ratios != "memory" or len(used) != nranks):
         raise InvalidUsageError('used takes a number of bytes per rank, beside ratios="memory"')
     if isinstance(ratios, str):
         if ratios not in _NAMED:
             raise InvalidUsageError(f"ratios are {', '.join(_NAMED)} or one number per rank, not {ratios!r}")
-        return _named(devices, ratios, used)
+        return _named(comm, nranks, ratios, used)
     try:
         given = list(ratios)
     except TypeError as error:
         raise InvalidUsageError(f"ratios are {', '.join(_NAMED)} or one number per rank, not {ratios!r}") from error
-    return check_ratios(given, len(devices))
+    return check_ratios(given, nranks)
 
 
 def check_ratios(ratios: Sequence[Any], nranks: int) -> tuple[Fraction, ...]:
@@ -166,15 +177,12 @@ def check_ratios(ratios: Sequence[Any], nranks: int) -> tuple[Fraction, ...]:
 
 
 def devices_of(comm: Rig) -> tuple[Device, ...]:
-    """Return the devices of a communicator or of a list of them.
+    """Return the devices of this process that a communicator has, or those of a list.
 
     Raises:
         InvalidUsageError: neither, or an empty list.
-        UnsupportedError: a communicator over several processes.
     """
     if isinstance(comm, Communicator):
-        if len(comm.devices) != comm.nranks:
-            raise UnsupportedError("splits, layers and models take a communicator of one process, without mpi=")
         return tuple(comm.devices)
     devices = tuple(comm) if isinstance(comm, Sequence) and not isinstance(comm, str) else ()
     if not devices or not all(isinstance(device, Device) for device in devices):
@@ -182,10 +190,18 @@ def devices_of(comm: Rig) -> tuple[Device, ...]:
     return devices
 
 
-def free_memory(devices: Sequence[Device], used: Sequence[int] | None = None) -> list[int]:
+def in_all(comm: Rig, what: str, find: Callable[[Sequence[Device]], Sequence[_T]]) -> list[_T]:
+    """Return by rank what ``find`` says of devices, each process of its own; ``what`` is that, for errors."""
+    if not isinstance(comm, Communicator):
+        return list(find(devices_of(comm)))
+    found = ranks.gathered(comm, what, lambda: list(find(comm.devices)))
+    return [each for own in found for each in own]
+
+
+def free_memory(devices: Sequence[Device]) -> list[int]:
     """Return the bytes that each device has for arrays now, never below zero.
 
-    Devices that were opened on one card share it. A sixteenth is left alone, and what ``used`` says.
+    Devices that were opened on one card by this process share it. A sixteenth is left alone.
     """
     cards = [device.info.device_uuid for device in devices]
     free = []
@@ -193,7 +209,7 @@ def free_memory(devices: Sequence[Device], used: Sequence[int] | None = None) ->
         left = plan.available // cards.count(cards[rank])
         left -= int(left * HEADROOM)
         left = left if plan.limit is None else min(left, plan.limit)
-        free.append(max(0, left - (used[rank] if used is not None else 0)))
+        free.append(max(0, left))
     return free
 
 
@@ -207,6 +223,10 @@ def linked(*tensors: int | tuple[Any, int]) -> int:
 
     Raises:
         InvalidUsageError: a number below 1, or something else.
+
+    Examples:
+        >>> vkpar.parallel.linked(32, 128 * 3)
+        384
     """
     units = [1]
     for item in tensors:
@@ -226,12 +246,13 @@ def unit_of(tensor: Any, axis: int) -> int:
     return 1
 
 
-def _named(devices: Sequence[Device], name: str, used: Sequence[int] | None) -> tuple[Fraction, ...]:
+def _named(comm: Rig, nranks: int, name: str, used: Sequence[int] | None) -> tuple[Fraction, ...]:
     if name == "even":
-        return (Fraction(1),) * len(devices)
+        return (Fraction(1),) * nranks
     if name == "speed":
-        return tuple(map(Fraction, speeds(devices)))
-    free = free_memory(devices, used)
+        return tuple(map(Fraction, in_all(comm, "speeds of devices", speeds)))
+    free = in_all(comm, "free memory", free_memory)
+    free = free if used is None else [max(0, left - taken) for left, taken in zip(free, used, strict=True)]
     if not any(free):
         raise InvalidUsageError("no device has free memory to split by; give ratios, or free some")
     return tuple(map(Fraction, free))

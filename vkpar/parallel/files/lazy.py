@@ -25,6 +25,12 @@ class LazyTensor:
         kind: how blocks of elements are stored, for a quantised tensor; else None.
         nbytes: what it takes in the file.
         source: the file, for messages.
+
+    Examples:
+        >>> with vkpar.parallel.open_weights(folder) as weights:
+        ...     tensor = weights["model.norm.weight"]
+        ...     tensor.read(np.s_[:4]).shape, tensor.nbytes == 4 * tensor.shape[0]
+        ((4,), True)
     """
 
     name: str

@@ -28,6 +28,11 @@ class Weights(Closable, Mapping[str, LazyTensor]):
         path: what was opened.
         metadata: GGUF's keys with their values (numbers, texts, NumPy arrays of numbers, lists of texts), or the texts
             that safetensors files carry.
+
+    Examples:
+        >>> with vkpar.parallel.open_weights(folder) as weights:
+        ...     "model.norm.weight" in weights, "another" in weights
+        (True, False)
     """
 
     def __init__(
@@ -90,6 +95,11 @@ def open_weights(path: str | os.PathLike[str]) -> Weights:
     Raises:
         WeightsError: no such file or folder, one without weights, a file that is damaged, cut off or not what it says,
             or one with a tensor of a type that vkpar does not read. The message names the file and the tensor.
+
+    Examples:
+        >>> with vkpar.parallel.open_weights(folder) as weights:
+        ...     weights["model.norm.weight"].dtype.name
+        'float32'
     """
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
         raise WeightsError(f"expected the path of a file or folder, not {path!r}")

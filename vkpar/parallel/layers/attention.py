@@ -9,6 +9,7 @@ import numpy as np
 
 from vkpar import ops
 from vkpar.arrays.array import Array
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.parallel.cut.heads import Heads
@@ -26,6 +27,12 @@ class KVCache(Unpickled):
         kv_heads: by layer and rank, as :attr:`Heads.kv_counts` says.
         head_dim: elements of a head.
         dtype: float32, float16 or bfloat16.
+
+    Examples:
+        >>> cache = vkpar.parallel.KVCache(comm, 32, [[1, 1]], 16, "float32")  # one layer, a head on each rank
+        >>> len(cache.layers), cache.tokens
+        (1, 32)
+        >>> cache.close()
     """
 
     def __init__(
@@ -39,8 +46,8 @@ class KVCache(Unpickled):
         self.tokens = tokens
         self.layers: list[list[Any]] = [
             [
-                ops.KVCache(device, count, tokens, head_dim, dtype) if count else None
-                for device, count in zip(comm.devices, row, strict=True)
+                ops.KVCache(device, count, tokens, head_dim, dtype) if count and device is not None else None
+                for device, count in zip(rig.devices(comm), row, strict=True)
             ]
             for row in kv_heads
         ]
@@ -66,6 +73,19 @@ class ParallelAttention:
         scale: of the scores; None for the root of a head's width, inverted.
         windowed: masks that are given count.
         post: a norm of the results before a residual is added; None for none.
+
+    Examples:
+        >>> from vkpar.parallel import ColumnParallelLinear, KVCache, ParallelAttention, RowParallelLinear
+        >>> heads = vkpar.parallel.split_heads(4, 2, 16, [1, 1])
+        >>> weights = [np.zeros((rows, 64), np.float32) for rows in (4 * 16, 2 * 16, 2 * 16)]
+        >>> qkv = [ColumnParallelLinear(weight, comm=comm) for weight in weights]
+        >>> output = RowParallelLinear(np.zeros((64, 64), np.float32), comm=comm)
+        >>> attention = ParallelAttention(qkv, output, heads, theta=1e4)
+        >>> cache = KVCache(comm, 32, [heads.kv_counts], 16, "float32")
+        >>> where = [d.array(np.arange(3, dtype=np.uint32)) for d in comm.devices]
+        >>> result, _ = attention([d.zeros((3, 64)) for d in comm.devices], where, cache.layers[0])
+        >>> result[0].shape
+        (3, 64)
     """
 
     def __init__(
@@ -168,9 +188,12 @@ class Windows:
 
     def __init__(self, comm: Communicator, window: int, tokens: int, ranks: Sequence[int]) -> None:
         self._ends: Parts = [None] * comm.nranks  # by column the first position that does not see it
-        self._choice: list[tuple[Array, Array]] = []
+        self._choice: list[tuple[Array, Array] | None] = []
         ends = np.arange(window, window + tokens, dtype=np.uint32)
-        for rank, device in enumerate(comm.devices):
+        for rank, device in enumerate(rig.devices(comm)):
+            if device is None:
+                self._choice.append(None)
+                continue
             self._ends[rank] = device.array(ends.reshape(1, -1)) if rank in ranks else None
             self._choice.append((device.array([-np.inf], "float16"), device.zeros(1, "float16")))
 
@@ -185,9 +208,9 @@ class Windows:
         """Return (T, tokens) float16 by rank: -inf where a token of these positions does not see a key, else 0."""
         made: Parts = [None] * len(positions)
         for rank in present(self._ends):
-            ends, at = self._ends[rank], positions[rank]
-            if ends is not None and at is not None:
-                made[rank] = ops.where(ops.greater_equal(at.reshape(-1, 1), ends), *self._choice[rank])
+            ends, at, choice = self._ends[rank], positions[rank], self._choice[rank]
+            if ends is not None and at is not None and choice is not None:
+                made[rank] = ops.where(ops.greater_equal(at.reshape(-1, 1), ends), *choice)
         return made
 
 

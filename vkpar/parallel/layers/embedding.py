@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 from vkpar import ops
 from vkpar.arrays.array import Array
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
+from vkpar.errors import InvalidUsageError
 from vkpar.ops.quantized.weights import Quantized
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.layers.layers import cut_by
-from vkpar.parallel.layers.norms import Parts, present, there
+from vkpar.parallel.layers.norms import Parts, filled, present, there
 
 
 class ParallelEmbedding:
@@ -23,6 +25,11 @@ class ParallelEmbedding:
         split: of the rows where the weight is not sharded yet; even by default.
         ranks: those that get the results; all by default.
         scale: what rows are multiplied by; None for nothing.
+
+    Examples:
+        >>> table = vkpar.parallel.ParallelEmbedding(np.arange(8, dtype=np.float32).reshape(4, 2), comm=comm)
+        >>> [part.tolist() for part in table([d.array([3, 0], "uint32") for d in comm.devices])]
+        [[[6.0, 7.0], [0.0, 1.0]], [[6.0, 7.0], [0.0, 1.0]]]
     """
 
     def __init__(
@@ -38,9 +45,10 @@ class ParallelEmbedding:
         self._comm, self._scale = comm, scale
         self._ranks = list(range(comm.nranks)) if ranks is None else list(ranks)
         self._windows = [[] if part is None else _windows_of(part) for part in self.weight.parts]
+        self._devices = rig.devices(comm)
         self._zeros = [
-            None if part is None else comm.devices[rank].zeros((1, part.shape[1]))
-            for rank, part in enumerate(self.weight.parts)
+            None if part is None or device is None else device.zeros((1, part.shape[1]))
+            for part, device in zip(self.weight.parts, self._devices, strict=True)
         ]
 
     def __call__(self, indices: Parts) -> Parts:
@@ -49,24 +57,28 @@ class ParallelEmbedding:
         Args:
             indices: (T,) uint32, equal on all ranks that hold rows. A row that is not there is NaN, or zeros where
                 ranks sum.
+
+        Raises:
+            InvalidUsageError: indices that are missing, or of another type: below 0 they would be counted from the end
+                of what each rank has.
         """
-        holders = present(self.weight.parts)
+        holders, here = self.weight.holders, present(self.weight.parts)
+        wrong = [part.dtype for part in indices if part is not None and part.dtype != "uint32"]
+        if wrong:
+            raise InvalidUsageError(f"rows are looked up by numbers of uint32, not {wrong[0]}; cast them first")
         made: Parts = [None] * self._comm.nranks
         if holders == self._ranks and len(holders) == 1:
-            rank = holders[0]
-            made[rank] = self._rows(rank, there(indices, rank))
+            for rank in here:
+                made[rank] = self._rows(rank, there(indices, rank))
             return made
         split = self.weight.segments[0]
-        for rank in holders:
+        for rank in here:
             made[rank] = self._masked(rank, there(indices, rank), *split.bounds(rank))
-        count = next(part.shape[0] for part in made if part is not None)
-        shape = (count, self.weight.shape[1])
-        whole = [
-            self._comm.devices[rank].empty(shape, "float32") if part is None else part for rank, part in enumerate(made)
-        ]
+        count = next(part.shape[0] for part in indices if part is not None)
+        whole = filled(self._devices, made, (count, self.weight.shape[1]))
         if self._comm.nranks > 1:
-            self._comm.all_reduce(made, out=whole, wire="f32")
-        return list(whole)
+            self._comm.all_reduce(rig.own(self._comm, made), out=rig.own(self._comm, whole), wire="f32")
+        return whole
 
     def _masked(self, rank: int, indices: Array, start: int, stop: int) -> Array:
         """Return the rows that a rank holds, and zeros for the others."""

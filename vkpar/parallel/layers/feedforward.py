@@ -20,6 +20,14 @@ class ParallelMLP:
         down: what takes their product back to the residual stream.
         gate: the function of gates and what they let through: ``"swiglu"`` or ``"geglu"`` (by GELU's tanh).
         post: a norm of the results before a residual is added; None for none.
+
+    Examples:
+        >>> up = vkpar.parallel.ColumnParallelLinear(np.ones((8, 4), np.float32), comm=comm, segments=(4, 4))
+        >>> down = vkpar.parallel.RowParallelLinear(np.ones((4, 4), np.float32), comm=comm)
+        >>> mlp = vkpar.parallel.ParallelMLP([up], down)
+        >>> stream, _ = mlp([d.ones((2, 4)) for d in comm.devices])
+        >>> [part.shape for part in stream]
+        [(2, 4), (2, 4)]
     """
 
     def __init__(

@@ -13,28 +13,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from vkpar import ops
+from vkpar import dtypes, ops
 from vkpar.arrays.array import Array
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.rows.normed import Normed
 from vkpar.ops.tiles.matvec import MOST_ROWS
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.cut.sharding import shard
 from vkpar.parallel.cut.split import Split
-from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, missing, present, there
+from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, filled, missing, present, there
 
 
 def moved(x: Parts, comm: Communicator, rank: int) -> Parts:
     """Return an array that one rank has on another one alone."""
     source = _only(x)
-    if source == rank:
-        return x
-    given = x[source]
-    assert given is not None
+    return x if source == rank else carried(x, comm, source, rank, there(x, source).shape)
+
+
+def carried(x: Parts, comm: Communicator, source: int, rank: int, shape: tuple[int, ...]) -> Parts:
+    """Return what the rank ``source`` has, float32 of ``shape``, on another one alone; either may live elsewhere.
+
+    A process that has neither does nothing but the call.
+    """
     made: Parts = [None] * comm.nranks
-    made[rank] = taken = comm.devices[rank].empty(given.shape, given.dtype)
-    comm.send_recv([(given, taken)])
+    given, device = x[source], rig.devices(comm)[rank]
+    if device is not None:
+        made[rank] = device.empty(shape, "float32" if given is None else given.dtype)
+    ends = source if given is None else given, rank if device is None else there(made, rank)
+    comm.send_recv([] if isinstance(ends[0], int) and isinstance(ends[1], int) else [ends])
     return made
 
 
@@ -120,6 +128,12 @@ class ColumnParallelLinear:
 
     Raises:
         InvalidUsageError: a weight or bias that is split in another way.
+
+    Examples:
+        >>> weight = np.arange(8, dtype=np.float32).reshape(4, 2)
+        >>> layer = vkpar.parallel.ColumnParallelLinear(weight, comm=comm)
+        >>> [part.tolist() for part in layer([d.ones((1, 2)) for d in comm.devices])]
+        [[[1.0, 5.0]], [[9.0, 13.0]]]
     """
 
     def __init__(
@@ -162,7 +176,7 @@ class ColumnParallelLinear:
         if self.gathers and activation is not None:
             raise InvalidUsageError("columns that are gathered have no activation")
         comm, ranks = self.linear.comm, present(self.weight.parts)
-        given = _sent(x, comm, ranks)
+        given = _sent(x, comm, self.weight.holders)
         made: Parts = [None] * comm.nranks
         if self.gathers and len(present(x)) == 1:
             return self._gathered(given, _only(x), made)
@@ -170,9 +184,10 @@ class ColumnParallelLinear:
             made[rank] = self.linear.on(rank, given[rank], activation=activation)
         if not self.gathers:
             return made
-        rows = next(part.shape[0] for part in made if part is not None)
+        rows = next(part.shape[0] for part in given if part is not None)
         shape = (rows, self.weight.shape[0])
-        parts = Sharded(comm, shape, _dtype_of(made), SPLIT, made, axis=1, segments=self.weight.segments)
+        dtype = dtypes.resolve(self.linear.results if rows > MOST_ROWS else "float32")
+        parts = Sharded(comm, shape, dtype, SPLIT, made, axis=1, segments=self.weight.segments)
         return list(parts.mirrored().parts)
 
     def _gathered(self, x: Inputs, root: int, made: Parts) -> Parts:
@@ -213,19 +228,17 @@ class ColumnParallelLinear:
         return found
 
 
-def _dtype_of(parts: Parts) -> Any:
-    return next(part.dtype for part in parts if part is not None)
-
-
 def _sent(x: Inputs, comm: Communicator, ranks: Sequence[int]) -> Inputs:
     """Return ``x`` with copies on those of ``ranks`` that have none."""
-    if len(x) != comm.nranks or not present(x):
+    if len(x) != comm.nranks or not (present(x) or len(comm.devices) < comm.nranks):
         raise InvalidUsageError(
             f"a layer takes an array or None of each of {comm.nranks} ranks, and one array at least"
         )
-    lacking = [rank for rank in ranks if x[rank] is None]
+    lacking = [rank for rank in ranks if x[rank] is None and rank in comm.local_ranks]
     if not lacking:
         return x
+    if len(comm.devices) < comm.nranks:
+        raise UnsupportedError("over several processes, layers take inputs that lie on every rank that holds a part")
     whole = arrays_of(x)
     source = whole[present(x)[0]]
     assert source is not None
@@ -247,9 +260,17 @@ class RowParallelLinear:
         split: of the inputs where the weight is not sharded yet; even by default.
         reduce: False leaves the sum to the caller: the results are partial.
         inputs: as :class:`ColumnParallelLinear` takes it.
+        targets: the ranks that have residuals, those of other processes included; None for those that are given.
 
     Raises:
         InvalidUsageError: a weight that is split in another way, or a bias of another length.
+
+    Examples:
+        >>> weight = np.arange(8, dtype=np.float32).reshape(2, 4)
+        >>> layer = vkpar.parallel.RowParallelLinear(weight, comm=comm)
+        >>> stream, _ = layer([d.ones((1, 2)) for d in comm.devices])  # each has two of four inputs
+        >>> [part.tolist() for part in stream]
+        [[[6.0, 22.0]], [[6.0, 22.0]]]
     """
 
     def __init__(
@@ -261,15 +282,18 @@ class RowParallelLinear:
         split: Split | None = None,
         reduce: bool = True,
         inputs: str | None = None,
+        targets: Sequence[int] | None = None,
     ) -> None:
         self.weight = cut_by(weight, comm, 1, split)
+        self._targets = targets
         biases: Parts = [None] * comm.nranks
-        ranks = present(self.weight.parts)
+        ranks = self.weight.holders
         if bias is not None:
             if tuple(bias.shape) != self.weight.shape[:1]:
                 raise InvalidUsageError(f"a bias of {tuple(bias.shape)} for {self.weight.shape[0]} outputs")
             values, dtype = (bias.read(), bias.dtype) if hasattr(bias, "read") else (bias, None)
-            biases[ranks[0]] = comm.devices[ranks[0]].array(values, dtype)
+            device = rig.devices(comm)[ranks[0]]
+            biases[ranks[0]] = None if device is None else device.array(values, dtype)
         self.linear = Linear(comm, self.weight.parts, biases, inputs)
         self._reduces = reduce
 
@@ -294,33 +318,43 @@ class RowParallelLinear:
             InvalidUsageError: inputs that are missing; a residual on some ranks only where several sum; a norm without
                 a residual.
         """
-        comm, ranks = self.linear.comm, present(self.weight.parts)
+        comm, ranks = self.linear.comm, self.weight.holders
         if residual is None and norm is not None:
             raise InvalidUsageError("a norm after the layer is that of the sum with a residual; give one")
-        targets = list(range(comm.nranks)) if residual is None else present(residual)
+        targets = self._targets_of(residual)
         if not self._reduces or (len(ranks) == 1 and targets == ranks):
             return self._local(x, residual, norm, post)
         if len(targets) < comm.nranks:
             raise InvalidUsageError(f"a sum over the ranks goes to all of them; the residual is on {targets} alone")
-        return joined(self.summed(x), residual, norm, post)
+        return joined(self.summed(x, None if residual is None else _rows_of(residual)), residual, norm, post)
 
-    def summed(self, x: Parts) -> Parts:
+    def _targets_of(self, residual: Parts | None) -> list[int]:
+        """Return the ranks that are to have the results, those of other processes included."""
+        comm = self.linear.comm
+        if residual is None:
+            return list(range(comm.nranks))
+        if self._targets is not None:
+            return list(self._targets)
+        own = present(residual)
+        return list(range(comm.nranks)) if own == list(comm.local_ranks) else own
+
+    def summed(self, x: Parts, rows: int | None = None) -> Parts:
         """Return the results on all ranks, each of them the sum over the ranks; :func:`joined` adds a residual.
 
         Args:
             x: (T, its inputs) of each rank that holds a part of the weight.
+            rows: T, where no rank of this process may hold a part.
         """
-        comm, ranks = self.linear.comm, present(self.weight.parts)
+        comm = self.linear.comm
         sums: Parts = [None] * comm.nranks
-        for rank in ranks:
+        for rank in present(self.weight.parts):
             sums[rank] = self.linear.on(rank, there(x, rank))
-        shape = (next(part.shape[0] for part in sums if part is not None), self.weight.shape[0])
-        whole = [comm.devices[rank].empty(shape, "float32") if part is None else part for rank, part in enumerate(sums)]
-        if any(part is None for part in sums):
-            comm.all_reduce(sums, out=whole)
+        whole = filled(rig.devices(comm), sums, (_rows_of(x) if rows is None else rows, self.weight.shape[0]))
+        if len(self.weight.holders) < comm.nranks:
+            comm.all_reduce(rig.own(comm, sums), out=rig.own(comm, whole))
         else:
-            comm.all_reduce(whole)
-        return list(whole)
+            comm.all_reduce(rig.own(comm, whole))
+        return whole
 
     def _local(
         self, x: Parts, residual: Parts | None, norm: RMSNorm | None, post: RMSNorm | None
@@ -333,6 +367,13 @@ class RowParallelLinear:
         if not adds:
             return joined(made, residual, norm, post)
         return made, made if norm is None else norm.before(made)
+
+
+def _rows_of(x: Parts) -> int:
+    found = next((part.shape[0] for part in x if part is not None), None)
+    if found is None:
+        raise UnsupportedError("no rank of this process has a part of the weight: how many rows there are is not known")
+    return found
 
 
 def joined(x: Parts, residual: Parts | None, norm: RMSNorm | None, post: RMSNorm | None = None) -> tuple[Parts, Inputs]:

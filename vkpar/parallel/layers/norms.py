@@ -7,7 +7,9 @@ from typing import Any
 
 from vkpar import ops
 from vkpar.arrays.array import Array
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
+from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.matmul.folded import folds
 from vkpar.ops.rows.normed import Normed
@@ -33,6 +35,14 @@ def there(x: Parts, rank: int) -> Array:
     return part
 
 
+def filled(devices: Sequence[Device | None], parts: Parts, shape: tuple[int, ...]) -> Parts:
+    """Return parts with a new float32 array on each device of this process that has none."""
+    return [
+        device.empty(shape, "float32") if part is None and device is not None else part
+        for device, part in zip(devices, parts, strict=True)
+    ]
+
+
 def missing(rank: int) -> InvalidUsageError:
     """Return the error of a rank that holds a part of a weight, but has no input."""
     return InvalidUsageError(f"rank {rank} holds a part of the weight, but has no input")
@@ -51,6 +61,11 @@ class RMSNorm:
         epsilon: what is added to the mean of squares.
         comm: the communicator.
         ranks: those that make it; all by default.
+
+    Examples:
+        >>> norm = vkpar.parallel.RMSNorm(np.ones(2, np.float32), 0.0, comm=comm)
+        >>> np.round(norm([d.array([[3, 4]], "float32") for d in comm.devices])[0].numpy(), 3)
+        array([[0.849, 1.131]], dtype=float32)
     """
 
     def __init__(self, weight: Any, epsilon: float, *, comm: Communicator, ranks: Sequence[int] | None = None) -> None:
@@ -58,8 +73,10 @@ class RMSNorm:
         self.weight: Parts = [None] * comm.nranks
         values = weight.read() if hasattr(weight, "read") else weight
         dtype = getattr(weight, "dtype", None)
+        devices = rig.devices(comm)
         for rank in range(comm.nranks) if ranks is None else ranks:
-            self.weight[rank] = comm.devices[rank].array(values, dtype)
+            device = devices[rank]
+            self.weight[rank] = None if device is None else device.array(values, dtype)
 
     def __call__(self, x: Parts) -> Parts:
         """Return the norm of ``x`` where a rank has it."""

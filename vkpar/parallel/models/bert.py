@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear, moved
@@ -48,7 +48,15 @@ class Bert:
 
     Raises:
         InvalidUsageError: a tensor that is missing or has another shape.
+        UnsupportedError: a communicator over several processes.
         OutOfMemoryError: no room.
+
+    Examples:
+        >>> from vkpar.parallel.models import open_encoder
+        >>> with open_encoder() as file:  # all-MiniLM-L6-v2, as its package installs it
+        ...     model = file.load(comm)
+        ...     model.embed(file.tokens(["a sum", "a total"])).shape
+        (2, 384)
     """
 
     def __init__(
@@ -63,6 +71,8 @@ class Bert:
     ) -> None:
         if not isinstance(batch, int) or batch < 1:
             raise InvalidUsageError(f"batch is a whole number from 1, not {batch!r}")
+        if len(comm.devices) < comm.nranks:
+            raise UnsupportedError("encoders take a communicator of one process, without mpi=")
         tensors = loading.lazy(weights)
         names.check(config, tensors, "the model")
         self.config, self.comm, self.placement = config, comm, placement

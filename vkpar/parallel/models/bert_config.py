@@ -60,6 +60,12 @@ class BertConfig:
         normalized: embeddings are scaled to length 1.
         lower: texts are taken in lower case, whatever the tokenizer does.
         prompt: what is put before every text.
+
+    Examples:
+        >>> from vkpar.parallel.models import open_encoder
+        >>> with open_encoder() as file:  # all-MiniLM-L6-v2, as its package installs it
+        ...     file.config.context, file.config.normalized
+        (256, True)
     """
 
     layers: int

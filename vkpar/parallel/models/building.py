@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.parallel.cut.sharded import Sharded
 from vkpar.parallel.cut.split import Split
@@ -125,7 +126,7 @@ class Builder(loading.Taking):
         theta, scaling = config.rotary(number)
         attention = ParallelAttention(
             qkv,
-            self._rows(name("attention.o"), heads.queries.scaled(width)),
+            self._rows(name("attention.o"), heads.queries.scaled(width), ranks),
             heads,
             theta=theta,
             scaling=scaling,
@@ -136,7 +137,8 @@ class Builder(loading.Taking):
             post=post[0],
         )
         gate_up = self._columns([name("forward.gate"), name("forward.up")], [_ranges(inner)] * 2)
-        forward = ParallelMLP(gate_up, self._rows(name("forward.down"), inner), gate=config.differs.gate, post=post[1])
+        down = self._rows(name("forward.down"), inner, ranks)
+        forward = ParallelMLP(gate_up, down, gate=config.differs.gate, post=post[1])
         norms = [self._norm(name(part), ranks) for part in ("attention.norm", "forward.norm")]
         return DecoderBlock(ranks, norms[0], attention, norms[1], forward)
 
@@ -190,10 +192,10 @@ class Builder(loading.Taking):
         if self._inputs != "auto":
             return None if self._inputs == "float32" else self._inputs
         kind = str(weight.dtype)
-        halves = kind != "bfloat16" and loading.in_halves(kind, self._comm.devices)
+        halves = kind != "bfloat16" and loading.in_halves(kind, rig.everywhere(self._comm))
         return "float16" if halves else None
 
-    def _rows(self, name: str, split: Split) -> RowParallelLinear | GatheredLinear:
+    def _rows(self, name: str, split: Split, ranks: Sequence[int]) -> RowParallelLinear | GatheredLinear:
         comm, bias = self._comm, self._tensors.get(naming.bias_of(name))
         tensor = self._tensors[name]
         count, columns = tensor.shape
@@ -202,7 +204,7 @@ class Builder(loading.Taking):
         self._tensor(name)
         weight = loading.cut_columns(comm, tensor, split, self._dtype)
         self._counted(weight.parts)
-        return RowParallelLinear(weight, bias, comm=comm, inputs=self._inputs_of(weight))
+        return RowParallelLinear(weight, bias, comm=comm, inputs=self._inputs_of(weight), targets=ranks)
 
 
 def _ranges(split: Split) -> list[tuple[int, int]]:

@@ -58,6 +58,12 @@ class Config:
         sliding: by block whether it has the window; none where all have it.
         local_theta: base of the rotary embedding in blocks with the window; None where it is the same.
         scale: of the scores; None for the root of a head's width, inverted.
+
+    Examples:
+        >>> from vkpar.parallel.models import open_model
+        >>> with open_model(folder) as file:
+        ...     file.config.layers, file.config.heads * file.config.head_dim == file.config.hidden
+        (2, True)
     """
 
     family: str

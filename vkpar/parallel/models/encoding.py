@@ -41,6 +41,12 @@ class EncoderFile(Closable):
         path: the folder.
         config: the sizes.
         weights: the tensors.
+
+    Examples:
+        >>> from vkpar.parallel.models import open_encoder
+        >>> with open_encoder() as file:  # all-MiniLM-L6-v2, as its package installs it
+        ...     file.config.layers, file.tokens(["a sum"])[0][0]
+        (6, 101)
     """
 
     path: Path
@@ -120,6 +126,12 @@ def open_encoder(path: str | Path | None = None) -> EncoderFile:
         InvalidUsageError: no such folder, files that are damaged, a tensor that is missing or has another shape.
         UnsupportedError: another kind of model, weights that are quantised in an unknown way, tensors that the encoder
             would not use; or the package is not installed.
+
+    Examples:
+        >>> from vkpar.parallel.models import open_encoder
+        >>> with open_encoder() as file:  # all-MiniLM-L6-v2, as its package installs it
+        ...     file.config.hidden
+        384
     """
     folder = package_folder() if path is None else Path(path)
     if not folder.is_dir():
@@ -157,6 +169,12 @@ def nearest(embeddings: NDArray[np.float32], query: NDArray[np.float32], top: in
 
     Raises:
         InvalidUsageError: ``top`` is no whole number from 1.
+
+    Examples:
+        >>> from vkpar.parallel.models import nearest
+        >>> embeddings = np.array([[1, 0], [0, 1]], np.float32)
+        >>> nearest(embeddings, np.array([0, 1], np.float32), top=1)
+        [(1, 1.0)]
     """
     if not isinstance(top, int) or top < 1:
         raise InvalidUsageError(f"top is a whole number from 1, not {top!r}")

@@ -80,6 +80,13 @@ class Generation:
     Attributes:
         tokens: made so far.
         prompt_seconds: until the first token was there; ``step_seconds`` all later ones took together.
+
+    Examples:
+        >>> from vkpar.parallel.models import Generation, open_model
+        >>> with open_model(folder) as file, file.load(comm, mode="tensor", ratios="even", context=32) as model:
+        ...     text = Generation(model, [1, 5, 9], steps=4)
+        ...     list(text) == text.tokens, model.length  # the last token was not put in yet
+        (True, 6)
     """
 
     model: Llama

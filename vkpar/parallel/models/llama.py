@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from vkpar import ops
 from vkpar.arrays.array import Array
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.tune.settling import warm_up
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.graph.capture import capture
 from vkpar.parallel.layers.attention import KVCache, Windows
 from vkpar.parallel.layers.norms import Inputs, Parts, present, there
@@ -56,6 +57,12 @@ class Llama(Closable, Unpickled):
     Raises:
         InvalidUsageError: a tensor that is missing or has another shape.
         OutOfMemoryError: no room.
+
+    Examples:
+        >>> from vkpar.parallel.models import Generation, open_model
+        >>> with open_model(folder) as file, file.load(comm, mode="tensor", ratios="even", context=32) as model:
+        ...     model.prefill([1, 5, 9], logits=True).shape == (3, file.config.vocabulary), model.length
+        (True, 3)
     """
 
     def __init__(
@@ -72,7 +79,7 @@ class Llama(Closable, Unpickled):
         batch: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        batch = batch_of(comm.devices) if batch is None else batch
+        batch = batch_of(rig.everywhere(comm)) if batch is None else batch
         for name, value in (("context", context), ("batch", batch)):
             if not isinstance(value, int) or value < 1:
                 raise InvalidUsageError(f"{name} is a whole number from 1, not {value!r}")
@@ -87,24 +94,26 @@ class Llama(Closable, Unpickled):
         self._blocks = [builder.block(number) for number in range(config.layers)]
         self._norm = builder.final_norm()
         self._head = builder.head(self._embedding)
-        self._weights_nbytes = builder.held
+        held = rig.gathered(comm, "the bytes of weights", lambda: builder.held)
+        self._weights_nbytes = [sum(each) for each in zip(*held, strict=True)]
         self._unpacks = builder.quantized
         if cache_dtype == "auto":
-            cache_dtype = loading.cache_type(tensors, comm.devices, dtype)
+            cache_dtype = loading.cache_type(tensors, rig.everywhere(comm), dtype)
         counts = [heads.kv_counts for heads in placement.heads]
         self._cache = KVCache(comm, context, counts, config.head_dim, cache_dtype)
         self._windows = Windows.of(comm, config.window, self._cache)
-        self.root = present(self._head.weight.parts)[0] if placement.ratios is None else placement.streams[-1][0]
-        self._tokens = [device.zeros(1, "uint32") for device in comm.devices]
-        root = comm.devices[self.root]
-        self._history = root.zeros(context, "uint32")
-        self._places = root.array(np.arange(context, dtype=np.uint32))
+        self.root = self._head.weight.holders[0] if placement.ratios is None else placement.streams[-1][0]
+        self._tokens = rig.by_rank(comm, [device.zeros(1, "uint32") for device in comm.devices])
+        self._here = self.root if self.root in comm.local_ranks else comm.local_ranks[0]  # where tokens are read
+        here = comm.devices[self._here - comm.local_ranks[0]]
+        self._history = here.zeros(context, "uint32")
+        self._places = here.array(np.arange(context, dtype=np.uint32))
         self.plan: Plan | None = None
         self._logits: Array | None = None  # of the latest token; what the captured step writes is always the same
         self._step_logits: Array | None = None
         self._stack = ExitStack()
         self._graph: Any = None
-        self._pieces = Pieces(comm, self._batch, placement.streams)
+        self._pieces = Pieces(comm, self._batch, placement.streams, config.hidden)
         self._stack.callback(self._pieces.close)
         self._halves = two_halves.AUTO
 
@@ -145,7 +154,7 @@ class Llama(Closable, Unpickled):
         placement = self.placement
         return {
             "mode": placement.mode,
-            "devices": [str(device) for device in self.comm.devices],
+            "devices": [str(device) for device in rig.everywhere(self.comm)],
             "streams": [list(ranks) for ranks in placement.streams],
             "heads": [list(heads.queries.counts) for heads in placement.heads],
             "kv_heads": [list(heads.kv_counts) for heads in placement.heads],
@@ -198,8 +207,11 @@ class Llama(Closable, Unpickled):
 
         Raises:
             InvalidUsageError: no tokens, one that the vocabulary lacks, or more than there is room for.
+            UnsupportedError: logits of all positions over several processes.
         """
         ids = self._checked(tokens)
+        if logits and not self._is_whole:
+            raise UnsupportedError("logits of all positions are given by models of one process")
         stages = len(self._pieces.stages)
         rows, most = [], piece_rows(len(ids), stages, self._batch, unpacks=self._unpacks)
         for start in range(0, len(ids), most):
@@ -220,13 +232,22 @@ class Llama(Closable, Unpickled):
             InvalidUsageError: no prompt, or a rewind, since when no token was given.
         """
         self._check_logits()
-        return int(self._tokens[self.root].numpy()[0])
+        return int(there(self._tokens, self._here).numpy()[0])
 
     def next_logits(self) -> NDArray[np.float32]:
-        """Return the logits of the token after all that were given, (vocabulary,); raises as :meth:`next_token`."""
+        """Return the logits of the token after all that were given, (vocabulary,); raises as :meth:`next_token`.
+
+        Over several processes all call it together.
+        """
         self._check_logits()
-        assert self._logits is not None
-        values: NDArray[np.float32] = self._logits.numpy()
+        comm, logits = self.comm, self._logits
+        assert logits is not None
+        if not self._is_whole:
+            given = [logits if rank == self.root else None for rank in comm.local_ranks]
+            out = [device.empty(logits.shape) for device in comm.devices]
+            comm.broadcast(given, self.root, out=out)
+            logits = out[0]
+        values: NDArray[np.float32] = logits.numpy()
         return values.reshape(-1)
 
     def feed(self, token: int | None = None) -> None:
@@ -244,7 +265,8 @@ class Llama(Closable, Unpickled):
             raise InvalidUsageError("give a prompt before single tokens")
         if token is not None:
             value = self._checked([token])
-            for array in self._tokens:
+            for array in rig.own(self.comm, self._tokens):
+                assert array is not None, "ranks of this process have it"
                 array.write(value)
         elif self._length >= self.context:
             raise InvalidUsageError(f"there is room for {self.context} tokens, and all of it is taken")
@@ -263,7 +285,8 @@ class Llama(Closable, Unpickled):
         ids, kept = self._checked(tokens), self._length
         places = np.arange(kept, kept + len(ids), dtype=np.uint32)
         devices = self.comm.devices
-        stream = self._stream([device.array(ids) for device in devices], [device.array(places) for device in devices])
+        given = ([device.array(values) for device in devices] for values in (ids, places))
+        stream = self._stream(*(rig.by_rank(self.comm, each) for each in given))
         return [part.numpy() for part in stream[0] if part is not None]
 
     def warm_up(self, tokens: int = 1) -> None:
@@ -280,13 +303,19 @@ class Llama(Closable, Unpickled):
         if room:
             run = partial(self._rehearse, min(tokens, room, self._batch))
             run()
-            warm_up(run, self.comm.devices)
+            if self._is_whole:  # else processes would make unlike numbers of calls
+                warm_up(run, self.comm.devices)
             self.feed()
             self.next_token()  # waits
             self.rewind()
         self._logits = None
 
     # ---- within ----
+
+    @property
+    def _is_whole(self) -> bool:
+        """True where all ranks live in this process."""
+        return len(self.comm.devices) == self.comm.nranks
 
     def _rehearse(self, count: int) -> float:
         """Return the seconds of a prompt that is forgotten again."""
@@ -331,19 +360,20 @@ class Llama(Closable, Unpickled):
 
     def _stream(self, tokens: Parts, positions: Parts) -> tuple[Parts, Inputs]:
         """Return the residual stream after all blocks, and its norm."""
-        return through_all(self._pieces.stages, self._through, self.comm, tokens, positions)
+        return through_all(self._pieces.stages, self._through, self.comm, tokens, positions, self.config.hidden)
 
     def _choose(self, logits: Parts) -> Array:
         """Gather the logits of one token on the root, and put the likeliest token on all ranks."""
-        ranks, comm = present(logits), self.comm
-        whole = logits[self.root]
-        if ranks != [self.root]:
-            whole = comm.devices[self.root].empty((1, self.config.vocabulary), "float32")
-            comm.gather(logits, self.root, out=whole)
-        assert whole is not None
-        ops.argmax(whole, axis=1, out=self._tokens[self.root])
+        comm, is_here, several = self.comm, self._here == self.root, self._head.weight.holders != [self.root]
+        whole = logits[self._here]
+        if whole is None or several:  # in other processes than the root's, what next_logits receives into
+            whole = self._places.device.empty((1, self.config.vocabulary), "float32")
+        if several:
+            comm.gather(rig.own(comm, logits), self.root, out=whole if is_here else None)
+        if is_here:
+            ops.argmax(whole, axis=1, out=self._tokens[self.root])
         if comm.nranks > 1:
-            comm.broadcast(self._tokens, self.root)
+            comm.broadcast(rig.own(comm, self._tokens), self.root)
         return whole
 
     def _read(self, logits: Parts) -> NDArray[np.float32]:
@@ -353,11 +383,10 @@ class Llama(Closable, Unpickled):
         comm = self.comm
         graph = capture(comm.devices, comm=comm if comm.nranks > 1 else None)
         with graph as step:
-            positions: Parts = list(step.param("position"))
-            at = positions[self.root]
-            assert at is not None
+            positions = rig.by_rank(comm, list(step.param("position")))
+            at, token = there(positions, self._here), there(self._tokens, self._here)
             self._step_logits = self._choose(self._head(self._stream(list(self._tokens), positions)[1]))
-            ops.where(ops.equal(self._places, at), self._tokens[self.root], self._history, out=self._history)
+            ops.where(ops.equal(self._places, at), token, self._history, out=self._history)
         self._graph = step
         self._stack.callback(step.close)
 

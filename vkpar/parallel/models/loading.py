@@ -10,6 +10,7 @@ import numpy as np
 
 from vkpar import dtypes, ops
 from vkpar.arrays.array import Array
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
@@ -129,12 +130,12 @@ def stacked(comm: Communicator, pieces: Sequence[WeightRows], dtype: str | None 
     kind, columns = kinds.pop(), pieces[0].tensor.shape[1:]
     segments = [Split.of([stop - start for start, stop in piece.ranges]) for piece in pieces]
     parts: list[Any] = []
-    for rank, device in enumerate(comm.devices):
+    for rank, device in enumerate(rig.devices(comm)):
         ranges = [
             (piece.tensor, *piece.ranges[rank]) for piece in pieces if piece.ranges[rank][1] > piece.ranges[rank][0]
         ]
         rows = sum(stop - start for _, start, stop in ranges)
-        if not rows:
+        if not rows or device is None:
             parts.append(None)
         elif kind in PRODUCTS:
             blocks = [tensor.blocks(rows=slice(start, stop)) for tensor, start, stop in ranges]

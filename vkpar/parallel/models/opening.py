@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkpar import dtypes
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.cut.split import Ratios
@@ -39,6 +40,12 @@ class ModelFile(Closable):
         path: the folder or the GGUF file.
         config: the sizes.
         weights: the tensors.
+
+    Examples:
+        >>> from vkpar.parallel.models import open_model
+        >>> with open_model(folder) as file:
+        ...     file.config.family, len(file.weights) > 10
+        ('llama', True)
     """
 
     path: Path
@@ -120,7 +127,7 @@ class ModelFile(Closable):
         """
         loading.check_types(dtype, inputs, cache_dtype)
         if cache_dtype == "auto":
-            cache_dtype = loading.cache_type(self.weights, comm.devices, dtype)
+            cache_dtype = loading.cache_type(self.weights, rig.everywhere(comm), dtype)
         spec = self.spec(cache_dtype, dtype)
         made = plan(spec, comm, mode=mode, ratios=ratios, context=context, strict=strict)
         two_halves.check(halves, made.mode, comm.nranks)
@@ -147,10 +154,19 @@ class ModelFile(Closable):
 def open_model(path: str | Path) -> ModelFile:
     """Open a folder that transformers saved, or a GGUF file.
 
+    Args:
+        path: the folder, or the file.
+
     Raises:
         InvalidUsageError: no such path, files that are damaged, a tensor that is missing or has another shape.
         UnsupportedError: another kind of model than the decoders that are known; weights that are quantised in an
             unknown way; tensors that the decoder would not use.
+
+    Examples:
+        >>> from vkpar.parallel.models import Generation, open_model
+        >>> with open_model(folder) as file, file.load(comm, mode="tensor", ratios="even", context=32) as model:
+        ...     len(list(Generation(model, [1, 5, 9], steps=4)))
+        4
     """
     found = Path(path)
     config = configs.read_folder(found) if found.is_dir() else None

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vkpar.arrays.array import Array
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, OutOfMemoryError
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph
-from vkpar.parallel.layers.layers import moved
+from vkpar.parallel.layers.layers import carried
 from vkpar.parallel.layers.norms import Inputs, Parts, present, there
 from vkpar.parallel.plan.scratch import captured_on
 
@@ -105,6 +106,7 @@ class Pieces:
         comm: the communicator.
         rows: tokens of a piece at most.
         streams: by block, the ranks that have the residual stream.
+        width: of that.
 
     Attributes:
         stages: of the blocks.
@@ -112,11 +114,12 @@ class Pieces:
             graphs, the sums of one half run beside products of the other.
     """
 
-    def __init__(self, comm: Communicator, rows: int, streams: Sequence[tuple[int, ...]]) -> None:
-        self._comm = comm
+    def __init__(self, comm: Communicator, rows: int, streams: Sequence[tuple[int, ...]], width: int) -> None:
+        self._comm, self._width = comm, width
         self.stages = stages_of(streams)
         self.halved = 0
-        self._captures = captured_on(comm.devices)
+        joins = len(self.stages) > 1 and len(comm.devices) < comm.nranks  # graphs of several processes
+        self._captures = captured_on(rig.everywhere(comm)) and not joins
         self._least = min(rows, _LEAST)
         self._latest = 0  # tokens of the latest piece
         self._rows = 0  # of the graphs
@@ -162,10 +165,12 @@ class Pieces:
 
     def _eager(self, through: Through, tokens: _Ids, positions: _Ids) -> Inputs:
         """Run a piece without a graph; where there is no room beside one, give that up and run it again."""
-        devices = self._comm.devices
+        comm = self._comm
         try:
-            both: list[Parts] = [[device.array(values) for device in devices] for values in (tokens, positions)]
-            return through_all(self.stages, through, self._comm, *both)[1]
+            both = [
+                rig.by_rank(comm, [device.array(values) for device in comm.devices]) for values in (tokens, positions)
+            ]
+            return through_all(self.stages, through, comm, both[0], both[1], self._width)[1]
         except OutOfMemoryError as error:
             if not self._graphs:
                 raise
@@ -190,8 +195,8 @@ class Pieces:
         self.close()
         comm = self._comm
         self._inputs = [device.zeros((2, rows), "uint32") for device in comm.devices]
-        tokens: Parts = [part[0] for part in self._inputs]
-        positions: Parts = [part[1] for part in self._inputs]
+        tokens = rig.by_rank(comm, [part[0] for part in self._inputs])
+        positions = rig.by_rank(comm, [part[1] for part in self._inputs])
         for stage in self.stages:
             given: Parts | None = None
             devices, sums = comm.devices, comm if comm.nranks > 1 else None
@@ -221,10 +226,18 @@ def _like(x: Parts, rank: int, comm: Communicator) -> Parts:
 
 
 def through_all(
-    stages: Sequence[Stage], through: Through, comm: Communicator, tokens: Parts, positions: Parts
+    stages: Sequence[Stage], through: Through, comm: Communicator, tokens: Parts, positions: Parts, width: int
 ) -> tuple[Parts, Inputs]:
-    """Return the residual stream after all stages, moved from each to the next, and its norm."""
-    stream, normed = through(stages[0], tokens, positions)
-    for stage in stages[1:]:
-        stream, normed = through(stage, moved(stream, comm, stage.ranks[0]), positions)
+    """Return the residual stream after all stages, moved from each to the next, and its norm.
+
+    A process that has none of a stage's ranks leaves it out, but for the calls that move the stream.
+    """
+    here, shape = comm.local_ranks, (there(tokens, comm.local_ranks.start).size, width)
+    stream: Parts = [None] * comm.nranks
+    normed: Inputs = stream
+    for number, stage in enumerate(stages):
+        given = tokens if not number else carried(stream, comm, stages[number - 1].ranks[0], stage.ranks[0], shape)
+        stream, normed = [None] * comm.nranks, [None] * comm.nranks
+        if any(rank in here for rank in stage.ranks):
+            stream, normed = through(stage, given, positions)
     return stream, normed

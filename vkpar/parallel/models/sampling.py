@@ -23,6 +23,13 @@ class Sampling:
         top_k: only so many of the likeliest tokens are drawn from; 0 for all.
         top_p: only the likeliest tokens whose probabilities reach this sum together are drawn from; 1 for all.
         seed: of the draws.
+
+    Examples:
+        >>> from vkpar.parallel.models import Generation, Sampling, open_model
+        >>> with open_model(folder) as file, file.load(comm, mode="tensor", ratios="even", context=32) as model:
+        ...     drawn = list(Generation(model, [1, 5, 9], 4, Sampling(temperature=0.8, top_k=40, seed=1)))
+        >>> len(drawn)
+        4
     """
 
     temperature: float = 0.0

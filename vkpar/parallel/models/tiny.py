@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,14 @@ from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.quantized.encode import ENCODERS, encode
 from vkpar.ops.quantized.kinds import KINDS as QUANTISED
+from vkpar.ops.quantized.kinds import MIXES
 from vkpar.parallel.models import naming
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.families.values import Scaling
 
 F32 = NDArray[np.float32]
 KINDS: Final = ("f32", "f16", "bf16", *QUANTISED)
+FILES: Final = (*KINDS, *MIXES)  # of the matrices of a file
 SIZES: Final = Config("llama", 2, 64, 96, 4, 2, 16, 320, 512, 1e-5, 1e4)
 
 
@@ -171,15 +174,15 @@ def write_gguf(path: Path, config: Config, tensors: Mapping[str, F32], kind: str
         path: the file.
         config: the sizes.
         tensors: by transformers' names.
-        kind: of the matrices, one of :data:`KINDS`; norms and biases are float32.
+        kind: of the matrices, one of :data:`FILES`; norms and biases are float32.
         rules: a tokenizer of byte pairs, whose vocabulary goes into the file; None for none.
 
     Raises:
         InvalidUsageError: an unknown kind, or rows that blocks of the kind do not divide.
         UnsupportedError: the package ``gguf`` is not installed.
     """
-    if kind not in KINDS:
-        raise InvalidUsageError(f"there is no kind {kind!r} of weights; there are {', '.join(KINDS)}")
+    if kind not in FILES:
+        raise InvalidUsageError(f"there is no kind {kind!r} of weights; there are {', '.join(FILES)}")
     package = _package("gguf")
     writer = package.GGUFWriter(str(path), config.family)
     _write_metadata(writer, config)
@@ -190,12 +193,33 @@ def write_gguf(path: Path, config: Config, tensors: Mapping[str, F32], kind: str
         stored = tensor + np.float32(tensor.ndim == 1 and config.differs.centred)
         if config.family == "llama" and (".q_proj." in name or ".k_proj." in name):
             stored = interleaved(tensor, config.heads if ".q_proj." in name else config.kv_heads)
-        blocks, raw = quantised(stored, "f32" if tensor.ndim == 1 else kind)
+        blocks, raw = quantised(stored, "f32" if tensor.ndim == 1 else kind_in(kind, config, name, tensor.shape[-1]))
         writer.add_tensor(of_gguf[name], blocks, raw_dtype=getattr(package.GGMLQuantizationType, raw))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def kind_in(file: str, config: Config, name: str, columns: int) -> str:
+    """Return the kind of a matrix in a file of one of :data:`FILES`, as llama-quantize decides.
+
+    Of a mix a finer kind has the output layer (the table where they are tied), and, in half of the blocks, values and
+    the way down: the first and the last eighth, and every third one between.
+    """
+    mix = MIXES.get(file)
+    if mix is None:
+        return file
+    names, count = naming.TRANSFORMERS, config.layers
+    number = re.search(r"\.(\d+)\.", name)
+    if number is None:
+        finer = name == (names.embedding if config.tied else names.output)
+    else:
+        block, eighth = int(number[1]), count // 8
+        more = block < eighth or block >= 7 * count // 8 or (block - eighth) % 3 == 2
+        finer = more and (".v_proj." in name or "down_proj" in name)
+    chosen = QUANTISED[mix.finer if finer else mix.name]
+    return chosen.name if columns % chosen.block == 0 else chosen.narrow
 
 
 def interleaved(tensor: F32, heads: int) -> F32:

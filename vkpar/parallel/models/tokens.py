@@ -38,6 +38,13 @@ class Tokenizer:
         first: token that begins a text and that the rules do not put there; None for none.
         last: token that is put behind a text; None for none.
         silent: tokens without text.
+
+    Examples:
+        >>> from vkpar.parallel.models import open_model
+        >>> with open_model(folder) as file:
+        ...     tokenizer = file.tokenizer()
+        >>> tokenizer.decode(tokenizer.encode("a sum"))
+        'a sum'
     """
 
     def __init__(
@@ -81,8 +88,16 @@ class Tokenizer:
 def parse_ids(text: str) -> list[int]:
     """Return the token ids of a list such as ``"1,5,9"``.
 
+    Args:
+        text: the list.
+
     Raises:
         InvalidUsageError: something else than whole numbers with commas between them.
+
+    Examples:
+        >>> from vkpar.parallel.models import parse_ids
+        >>> parse_ids("1,5,9")
+        [1, 5, 9]
     """
     try:
         return [int(piece) for piece in text.split(",")]

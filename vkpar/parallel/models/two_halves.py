@@ -100,4 +100,4 @@ def through(
 
 def _whole(parts: Sequence[Parts]) -> Parts:
     """Return the rows of all halves, one after the other."""
-    return [ops.concatenate(rows) for rows in zip(*parts, strict=True)]
+    return [None if rows[0] is None else ops.concatenate(rows) for rows in zip(*parts, strict=True)]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
+from itertools import accumulate
 from typing import Final
 
 from vkpar import text
@@ -15,7 +16,7 @@ from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.attention.attention import MOST_WIDTH
 from vkpar.ops.tiles.cpu import weights_of
-from vkpar.parallel.cut.split import Ratios, Rig, cut, devices_of, free_memory, shares
+from vkpar.parallel.cut.split import Ratios, Rig, cut, devices_of, free_memory, in_all, shares
 from vkpar.parallel.plan.footprint import Footprint
 from vkpar.parallel.plan.laying import footprint
 from vkpar.parallel.plan.placing import MODES
@@ -64,17 +65,23 @@ def plan(
         InvalidUsageError: an unknown mode; a context or batch below 1; ratios that :func:`split` refuses.
         UnsupportedError: no mode is possible, or with ``strict`` the one that was asked for; the message says why.
             Heads that are wider than attention takes.
+
+    Examples:
+        >>> sizes = {"width": 64, "hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocabulary": 256}
+        >>> spec = vkpar.parallel.ModelSpec(layers=2, **sizes)
+        >>> made = vkpar.parallel.plan(spec, comm, mode="tensor", ratios=[1, 1], context=64)
+        >>> made.mode, made.splits["inner"].counts
+        ('tensor', (64, 64))
     """
     if mode not in (*MODES, "auto"):
         raise InvalidUsageError(f"there is no mode {mode!r}; there are auto, {', '.join(MODES)}")
     for name, value in (("context", context), ("batch", batch)):
         if type(value) is not int or not 0 < value <= MOST_CONTEXT:
             raise InvalidUsageError(f"{name} is a whole number from 1 to {MOST_CONTEXT}, not {value!r}")
-    devices = devices_of(comm)
-    found = shares(devices, ratios)
+    found = shares(comm, ratios)
     by_speed = isinstance(ratios, str) and ratios == "speed"
-    facts = measured(spec, comm) if mode == "auto" or by_speed else known(devices)
-    spare = shares(devices, "memory") if by_speed and any(facts.free) else None
+    facts = measured(spec, comm) if mode == "auto" or by_speed else known_of(comm)
+    spare = shares(comm, "memory") if by_speed and any(facts.free) else None
     made = choose(spec, facts, found, spare, mode=mode, context=context, batch=batch, strict=strict)
     if facts.speeds:
         made = _with_halves(made, comm)
@@ -99,18 +106,36 @@ def known(devices: Sequence[Device]) -> RigFacts:
     )
 
 
+def known_of(comm: Rig) -> RigFacts:
+    """Return :func:`known` of a rig: each process tells of its own devices."""
+    each = in_all(comm, "what plans know of devices", lambda devices: [known(devices)])
+    firsts = list(accumulate((facts.nranks for facts in each), initial=0))
+    return RigFacts(
+        names=tuple(name for facts in each for name in facts.names),
+        free=tuple(nbytes for facts in each for nbytes in facts.free),
+        piece=min(facts.piece for facts in each),
+        turned=frozenset(first + rank for first, facts in zip(firsts, each, strict=False) for rank in facts.turned),
+        bindings=tuple(nbytes for facts in each for nbytes in facts.bindings),
+        processes=len(each),
+    )
+
+
 def measured(spec: ModelSpec, comm: Rig) -> RigFacts:
-    """Return what a plan knows of a rig, measured now or earlier."""
+    """Return what a plan knows of a rig, measured now or earlier; of several processes each measures its devices."""
     devices = devices_of(comm)
     if isinstance(comm, Communicator) or len(devices) == 1:
         seconds = speed.sum_seconds(comm, spec.width) if isinstance(comm, Communicator) else 0.0
     else:
         with Communicator(devices) as made:
             seconds = speed.sum_seconds(made, spec.width)
+
+    def op_seconds(own: Sequence[Device]) -> list[float]:
+        return speed.levelled(own, [speed.op_seconds(device, spec.width) for device in own])
+
     return replace(
-        known(devices),
-        speeds=tuple(speed.speeds(devices)),
-        op_seconds=tuple(speed.levelled(devices, [speed.op_seconds(device, spec.width) for device in devices])),
+        known_of(comm),
+        speeds=tuple(in_all(comm, "speeds of devices", speed.speeds)),
+        op_seconds=tuple(in_all(comm, "times of operations", op_seconds)),
         sum_seconds=seconds,
     )
 
@@ -258,6 +283,8 @@ def _attempt(
     batch: int,
 ) -> Plan:
     """Return the plan of one mode; an UnsupportedError where it is not possible, or does not fit."""
+    if mode == "row" and facts.processes > 1:
+        raise UnsupportedError("row: slices of weights lie in one process; this communicator is over several")
     tries = [tuple(each) for each in (ratios, spare) if each is not None]
     if mode == "single":
         tries = _alone(facts, ratios)

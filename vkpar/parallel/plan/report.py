@@ -32,6 +32,7 @@ class RigFacts:
         piece: tokens of a prompt that go through the blocks together.
         turned: the ranks whose products of many rows take copies of transposed weights.
         bindings: the most bytes that a kernel sees at once; none where that is no limit.
+        processes: that have the ranks.
     """
 
     names: tuple[str, ...]
@@ -42,6 +43,7 @@ class RigFacts:
     piece: int = BATCH
     turned: frozenset[int] = frozenset()
     bindings: tuple[int, ...] = ()
+    processes: int = 1
 
     @property
     def nranks(self) -> int:
@@ -96,6 +98,13 @@ class Plan:
         turned: the ranks whose products of many rows take copies of transposed weights.
         halves: how long prompts take in two halves of their rows, of the time of whole ones; None where that was not
             measured.
+
+    Examples:
+        >>> sizes = {"width": 64, "hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocabulary": 256}
+        >>> spec = vkpar.parallel.ModelSpec(layers=2, **sizes)
+        >>> made = vkpar.parallel.plan(spec, comm, mode="layer", ratios=[1, 1], context=64)
+        >>> made.splits["layers"].counts, made.seconds
+        ((1, 1), None)
     """
 
     spec: ModelSpec

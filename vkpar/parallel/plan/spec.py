@@ -122,6 +122,13 @@ class ModelSpec:
 
     Raises:
         InvalidUsageError: sizes that are no numbers from 1, or that do not fit together; an unknown dtype or format.
+
+    Examples:
+        >>> spec = vkpar.parallel.ModelSpec(
+        ...     layers=2, width=64, hidden=128, heads=4, kv_heads=2, head_dim=16, vocabulary=256, weights="float32"
+        ... )
+        >>> vkpar.parallel.plan(spec, comm, mode="tensor", ratios="even", context=64).mode
+        'tensor'
     """
 
     layers: int
@@ -292,6 +299,13 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
         WeightsError: a size that is missing; InvalidUsageError: one that is no whole number, named; sizes that do not
             fit together.
         UnsupportedError: a kind of model whose blocks are made of other steps, named.
+
+    Examples:
+        >>> from vkpar.parallel.models import open_model
+        >>> with open_model(folder) as file:
+        ...     spec = vkpar.parallel.spec_of(file.config)
+        >>> spec.layers, spec.decoder
+        (2, True)
     """
     if isinstance(source, Mapping) and isinstance(source.get("text_config"), Mapping):  # beside a tower for pictures
         source = {**source, **source["text_config"]}

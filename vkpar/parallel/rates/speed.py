@@ -14,6 +14,7 @@ from typing import Final
 
 from vkpar import env
 from vkpar.arrays.array import Array
+from vkpar.comm import ranks
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.tune.settling import settled
 from vkpar.device import Device
@@ -104,6 +105,8 @@ def sum_seconds(comm: Communicator, width: int) -> float:
             without, whole = settled([alone.seconds, summed.seconds], comm.devices)
             return _more(whole, without)
 
+    if len(comm.devices) < comm.nranks:
+        return _across(comm, width)
     links = [link.kind for link in comm.links()]
     about = {"ranks": [cache.describe(device) for device in comm.devices], "links": links, "width": width}
     return cache.number("sum", {**about, "transports": comm.transports()}, measure, 1e-7, 10.0)
@@ -115,14 +118,15 @@ def halves_ratio(comm: Communicator, width: int, inner: int) -> float | None:
     Between two sums each rank makes a product of ``width`` columns into a block and one out of it. Prompts of
     :data:`PROMPT` rows are measured, so that links that are slow beside the ranks' products give less than 1.
 
-    None where a processor is among the ranks: work that is done meanwhile takes the cores from the sums.
+    None where a processor is among the ranks, since work that is done meanwhile takes the cores from the sums, and over
+    several processes.
 
     Args:
         comm: whose ranks sum.
         width: of the residual stream.
         inner: of what a rank has between the products.
     """
-    if any(device.info.is_cpu for device in comm.devices):
+    if len(comm.devices) < comm.nranks or any(device.info.is_cpu for device in comm.devices):
         return None
 
     def measure() -> float:
@@ -135,6 +139,17 @@ def halves_ratio(comm: Communicator, width: int, inner: int) -> float | None:
     about = {"ranks": [cache.describe(device) for device in comm.devices], "width": width, "inner": inner}
     about |= {"links": [link.kind for link in comm.links()], "slow": env.get().slow_links}
     return cache.number("halves", {**about, "transports": comm.transports()}, measure, 0.1, 10.0)
+
+
+def _across(comm: Communicator, width: int) -> float:
+    """Return what a sum takes over several processes: each makes as many launches, and the slowest counts."""
+    with ExitStack() as stack:
+        weights = _Weights(comm.devices, width)
+        alone, summed = _Chain(stack, weights), _Chain(stack, weights, comm)
+        summed.seconds()  # kernels are compiled
+        alone.seconds()
+        found = _more(summed.seconds(), alone.seconds())
+        return max(ranks.gathered(comm, "the time of a sum", lambda: found))
 
 
 def _more(whole: float, without: float) -> float:

@@ -105,6 +105,11 @@ class DeviceInfo:
         index: its place in :func:`vkpar.vulkan.machine.drivers.enumerate_devices`.
         type: ``discrete``, ``integrated``, ``virtual``, ``cpu`` or ``other``.
         pci_address: ``dddd:bb:dd.f``, None where the driver does not give one.
+
+    Examples:
+        >>> info = vkpar.enumerate_devices()[0]
+        >>> info.index, info.type in ("discrete", "integrated", "virtual", "cpu", "other")
+        (0, True)
     """
 
     index: int

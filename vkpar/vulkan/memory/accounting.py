@@ -32,6 +32,11 @@ class HeapMemory:
             None where the driver does not say.
         process_used: what the driver says that the whole process has of it, other devices opened on the same card and
             the driver's own needs included; None where it does not say.
+
+    Examples:
+        >>> heap = device.memory().heaps[0]
+        >>> heap.index, heap.used <= heap.total
+        (0, True)
     """
 
     index: int
@@ -61,6 +66,12 @@ class DeviceMemory:
         trimmable: what :meth:`vkpar.Device.trim` would give back, a part of the cached bytes.
         largest_free: the largest free piece in any block.
         fragmentation: the share of the free bytes that lie outside their block's largest piece, from 0 to 1.
+
+    Examples:
+        >>> before = device.memory().arrays
+        >>> kept = device.zeros(1024)
+        >>> device.memory().arrays - before >= kept.nbytes
+        True
     """
 
     heaps: tuple[HeapMemory, ...]

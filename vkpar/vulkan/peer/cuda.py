@@ -46,7 +46,6 @@ int cuMemMap(uint64_t, size_t, size_t, uint64_t, uint64_t);
 int cuMemUnmap(uint64_t, size_t);
 int cuMemSetAccess(uint64_t, size_t, const CUmemAccessDesc *, size_t);
 int cuMemExportToShareableHandle(void *, uint64_t, int, uint64_t);
-int cuMemcpyHtoDAsync_v2(uint64_t, const void *, size_t, void *);
 int cuMemcpyDtoDAsync_v2(uint64_t, uint64_t, size_t, void *);
 int cuMemsetD32Async(uint64_t, unsigned, size_t, void *);
 int cuStreamCreate(void **, unsigned);
@@ -157,9 +156,11 @@ class CudaCard:
         """Say whether its copy engines read and write ``other``'s memory."""
         return bool(self.cuda.get("cuDeviceCanAccessPeer", "int", self.number, other.number))
 
-    def memory(self, device: Any, info: DeviceInfo, family: int, nbytes: int, cards: Sequence[CudaCard]) -> CudaMemory:
-        """Return new memory of the card, zeros, for ``device`` and the copy engines of ``cards``."""
-        return CudaMemory(self, device, info, family, nbytes, cards)
+    def memory(
+        self, device: Any, info: DeviceInfo, families: Sequence[int], nbytes: int, cards: Sequence[CudaCard]
+    ) -> CudaMemory:
+        """Return new memory of the card, zeros, for queue families of ``device`` and the copy engines of ``cards``."""
+        return CudaMemory(self, device, info, families, nbytes, cards)
 
     def stream(self) -> CudaStream:
         """Return a new stream."""
@@ -218,9 +219,15 @@ class CudaMemory:
     """
 
     def __init__(
-        self, card: CudaCard, device: Any, info: DeviceInfo, family: int, nbytes: int, cards: Sequence[CudaCard]
+        self,
+        card: CudaCard,
+        device: Any,
+        info: DeviceInfo,
+        families: Sequence[int],
+        nbytes: int,
+        cards: Sequence[CudaCard],
     ) -> None:
-        cuda = self._cuda = card.cuda
+        cuda = card.cuda
         kept = cuda.ffi.new("CUmemAllocationProp*", {"type": _PINNED, "requestedHandleTypes": _DESCRIPTOR})
         kept.location.type, kept.location.id = _DEVICE, card.number
         granule = int(cuda.get("cuMemGetAllocationGranularity", "size_t", kept, _BEST))
@@ -236,12 +243,12 @@ class CudaMemory:
             for one, other in zip(access, cards, strict=True):
                 one.location.type, one.location.id, one.flags = _DEVICE, other.number, _READ_WRITE
             cuda.call("cuMemSetAccess", self.address, self.nbytes, access, len(cards))
-            self._words = card.stream()
-            undo.callback(self._words.close)
-            self._words.call("cuMemsetD32Async", self.address, 0, self.nbytes // 4)
-            self._words.finish()
+            zeros = card.stream()
+            undo.callback(zeros.close)
+            zeros.call("cuMemsetD32Async", self.address, 0, self.nbytes // 4)
+            zeros.finish()
             descriptor = int(cuda.get("cuMemExportToShareableHandle", "int", handle, _DESCRIPTOR, 0))
-            self._import = FdImport(device, info, family, descriptor, self.nbytes)
+            self._import = FdImport(device, info, families, descriptor, self.nbytes)
             undo.callback(self._import.close)
             self._resources = undo.pop_all()
         self._card, self.heap = card, self._import.heap
@@ -249,19 +256,6 @@ class CudaMemory:
     def range(self) -> BufferRange:
         """Return all of it as Vulkan's device names it."""
         return self._import.range()
-
-    def put(self, offset: int, words: Sequence[int]) -> None:
-        """Write 32-bit words, before anything uses the memory."""
-        made = self._cuda.ffi.new("uint32_t[]", words)
-        self._words.call("cuMemcpyHtoDAsync_v2", self.address + offset, made, 4 * len(words))
-        self._words.finish()
-
-    def bring(self, offset: int, other: CudaMemory, source: int) -> None:
-        """Have a word copied from byte ``source`` of another card's memory, past all streams and kernels.
-
-        Where a kernel waits, copies from the host to its card wait, too; those between cards do not.
-        """
-        other._words.call("cuMemcpyDtoDAsync_v2", self.address + offset, other.address + source, 4)
 
     def close(self) -> None:
         """Give it back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,7 +21,7 @@ class FdImport:
     Args:
         device: the VkDevice.
         info: what it is.
-        family: the queue family that uses it.
+        families: the queue families that use it.
         descriptor: the file descriptor, which is the driver's from here on.
         nbytes: all of the memory.
 
@@ -29,7 +30,7 @@ class FdImport:
         VulkanError: the driver refuses.
     """
 
-    def __init__(self, device: Any, info: DeviceInfo, family: int, descriptor: int, nbytes: int) -> None:
+    def __init__(self, device: Any, info: DeviceInfo, families: Sequence[int], descriptor: int, nbytes: int) -> None:
         vk = self._vk = api.load()
         self._device, self._nbytes = device, nbytes
         with ExitStack() as undo:
@@ -38,7 +39,7 @@ class FdImport:
             if "VK_KHR_external_memory_fd" not in info.extensions:
                 raise UnsupportedError(f"{info.name} lacks VK_KHR_external_memory_fd")
             kind = vk.vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT
-            self.buffer = create_buffer(device, info, nbytes, [family], external=kind)
+            self.buffer = create_buffer(device, info, nbytes, list(families), external=kind)
             undo.callback(vk.destroy, "Buffer", device, self.buffer)
             needs = vk.ffi.new("VkMemoryRequirements*")
             vk.lib.vkGetBufferMemoryRequirements(device, self.buffer, needs)

@@ -25,12 +25,6 @@ class CardMemory(Protocol):
     def range(self) -> BufferRange:
         """Return all of it as Vulkan's device names it."""
 
-    def put(self, offset: int, words: Sequence[int]) -> None:
-        """Write 32-bit words, before anything uses the memory."""
-
-    def bring(self, offset: int, other: Any, source: int) -> None:
-        """Have a word copied from byte ``source`` of another card's memory, past all streams and kernels."""
-
     def close(self) -> None:
         """Give it back; nothing that uses it may be pending."""
 
@@ -63,8 +57,10 @@ class Card(Protocol):
     def reaches(self, other: Any) -> bool:
         """Say whether its copy engines read and write ``other``'s memory."""
 
-    def memory(self, device: Any, info: DeviceInfo, family: int, nbytes: int, cards: Sequence[Any]) -> CardMemory:
-        """Return new memory of the card, zeros, for the VkDevice ``device`` and the copy engines of ``cards``."""
+    def memory(
+        self, device: Any, info: DeviceInfo, families: Sequence[int], nbytes: int, cards: Sequence[Any]
+    ) -> CardMemory:
+        """Return new memory of the card, zeros, for queue families of a VkDevice and the copy engines of ``cards``."""
 
     def stream(self) -> CopyStream:
         """Return a new stream."""

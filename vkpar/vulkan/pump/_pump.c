@@ -157,7 +157,6 @@ vkp_group *vkp_group_new(uint32_t n, vkp_queue **queues, uint32_t nslots) {
     g->reached = calloc(n, sizeof *g->reached);
     pthread_mutex_init(&g->lock, NULL);
     make_sender(&g->sender);
-    make_carrier(&g->carrier);
     if (!g->queues || !g->native || !g->waited || !g->writer || !g->written || !g->read || !g->mirror || !g->offset ||
         !g->size || !g->fetched || !g->locals || !g->waiters || !g->sends || !g->reached) {
         vkp_group_free(g);
@@ -214,7 +213,6 @@ void vkp_group_stop(vkp_group *g) {
         g->waiters[r].running = 0;
     }
     stop_sender(&g->sender);
-    stop_carrier(&g->carrier);
 }
 
 /* Lets every parked batch run: its data is undefined, its queue drains. */
@@ -278,7 +276,6 @@ void vkp_group_free(vkp_group *g) {
         }
     unlist_group(g);
     free_sender(&g->sender);
-    free_carrier(&g->carrier);
     pthread_mutex_lock(&entry);
     conclude(g);
     pthread_mutex_unlock(&entry);

@@ -51,7 +51,6 @@ struct vkp_stream {
     uint32_t stamped;                    /* operations in the open buffer when the last timestamp was written */
 };
 
-static int forked;                       /* this process is a child of the one that made the streams */
 static void note_fork(void) { forked = 1; }
 
 static int32_t submit_one(vkp_queue *q, void *command, uint64_t value);

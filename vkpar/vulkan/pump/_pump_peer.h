@@ -14,6 +14,7 @@
 enum {
     REACHES = 0,                         /* a wait for a word that is as far, modulo 2^32, or farther */
     FEW = 8,                             /* transfers that are given at once */
+    UNDER_WAY = 24,                      /* submissions: with FEW each, less than the 340 transfers that fill a stream */
 };
 
 void vkp_group_vendor(vkp_group *g, const uint64_t *functions) {
@@ -111,96 +112,95 @@ static int32_t carry(vkp_program *p, uint32_t *failed) {
     return UNKNOWN;
 }
 
-/* ---- the group's thread, which gives transfers where they are many: each takes the caller some 7 us ---- */
+/* ---- the thread that gives transfers where they are many, each of which takes the caller some 7 us ----
+ *
+ * There is one for all groups: a card's streams share few queues of the hardware, in which what waits holds up what was
+ * given later. So transfers must be given in the order in which the kernels were submitted that they wait for.
+ */
 
-static void *give(void *argument) {
-    vkp_group *g = argument;
-    carrier *c = &g->carrier;
-    pthread_mutex_lock(&c->lock);
+static struct {
+    int running;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, given;
+    vkp_program **programs;              /* ring: whose transfers are to be given, oldest first */
+    uint64_t head, tail, capacity;
+} carrier = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .given = PTHREAD_COND_INITIALIZER};
+
+static void *give(void *unused) {
+    pthread_mutex_lock(&carrier.lock);
     for (;;) {
-        while (c->head == c->tail && !c->ends) pthread_cond_wait(&c->wake, &c->lock);
-        if (c->head == c->tail) break;
-        vkp_program *p = c->programs[c->head % c->capacity];
+        while (carrier.head == carrier.tail) pthread_cond_wait(&carrier.wake, &carrier.lock);
+        vkp_program *p = carrier.programs[carrier.head % carrier.capacity];
         uint32_t failed = 0;
-        pthread_mutex_unlock(&c->lock);
+        pthread_mutex_unlock(&carrier.lock);
         if (carry(p, &failed) != SUCCESS) {
-            lock_group(g);
-            release(g);
-            pthread_mutex_unlock(&g->lock);
+            lock_group(p->group);
+            release(p->group);
+            pthread_mutex_unlock(&p->group->lock);
         }
-        pthread_mutex_lock(&c->lock);
-        c->head++;
+        pthread_mutex_lock(&carrier.lock);
+        carrier.head++;
         p->waiting--;
-        pthread_cond_broadcast(&c->given);
+        pthread_cond_broadcast(&carrier.given);
     }
-    pthread_mutex_unlock(&c->lock);
-    return NULL;
+    return unused;
+}
+
+static int starts(void) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, give, NULL)) return 0;
+    pthread_detach(thread);
+    return 1;
 }
 
 /* Makes room for one more program, and has the thread run; false where it cannot. The caller holds the carrier's lock. */
-static int takes_one(vkp_group *g) {
-    carrier *c = &g->carrier;
-    if (c->ends) return 0;
-    if (c->tail - c->head == c->capacity) {
-        uint64_t capacity = c->capacity ? 2 * c->capacity : 64;
+static int takes_one(void) {
+    if (carrier.tail - carrier.head == carrier.capacity) {
+        uint64_t capacity = carrier.capacity ? 2 * carrier.capacity : 64;
         vkp_program **programs = malloc(capacity * sizeof *programs);
         if (!programs) return 0;
-        for (uint64_t i = c->head; i < c->tail; i++) programs[i % capacity] = c->programs[i % c->capacity];
-        free(c->programs);
-        c->programs = programs;
-        c->capacity = capacity;
+        for (uint64_t i = carrier.head; i < carrier.tail; i++)
+            programs[i % capacity] = carrier.programs[i % carrier.capacity];
+        free(carrier.programs);
+        carrier.programs = programs;
+        carrier.capacity = capacity;
     }
-    if (!c->running) c->running = !pthread_create(&c->thread, NULL, give, g);
-    return c->running;
+    if (!carrier.running) carrier.running = starts();
+    return carrier.running;
 }
 
-/* Has all transfers of a program given to their streams, after those of the programs before. */
-static int32_t carry_all(vkp_program *p, uint32_t *failed) {
-    carrier *c = &p->group->carrier;
-    pthread_mutex_lock(&c->lock);
-    int busy = c->head != c->tail, handed = (busy || p->ntransfers > FEW) && takes_one(p->group);
-    if (handed) {
-        c->programs[c->tail++ % c->capacity] = p;
-        p->waiting++;
-        pthread_cond_signal(&c->wake);
+/* Do the streams have room? Else the vendor's call would wait for the cards, and with it whoever submits anything. */
+static int is_shallow(const vkp_group *g) {
+    for (uint32_t r = 0; r < g->n; r++) {
+        vkp_queue *q = g->queues[r];
+        uint64_t reached;
+        if (!q || q->counter(q->device, q->timeline, &reached) != SUCCESS || q->last - reached > UNDER_WAY) return 0;
     }
-    while (busy && !handed && c->head != c->tail) pthread_cond_wait(&c->given, &c->lock);
-    pthread_mutex_unlock(&c->lock);
+    return 1;
+}
+
+/* Has all transfers of a program given to their streams, after those of the programs before. The caller holds the lock of
+ * all submissions. */
+static int32_t carry_all(vkp_program *p, uint32_t *failed) {
+    int few = p->ntransfers <= FEW && is_shallow(p->group);
+    pthread_mutex_lock(&carrier.lock);
+    int busy = carrier.head != carrier.tail, handed = (busy || !few) && takes_one();
+    if (handed) {
+        carrier.programs[carrier.tail++ % carrier.capacity] = p;
+        p->waiting++;
+        pthread_cond_signal(&carrier.wake);
+    }
+    while (busy && !handed && carrier.head != carrier.tail) pthread_cond_wait(&carrier.given, &carrier.lock);
+    pthread_mutex_unlock(&carrier.lock);
     return handed ? SUCCESS : carry(p, failed);
 }
 
-/* Waits until the thread has nothing of a program, which is to be freed. */
+/* Waits until the thread has nothing of a program, which is to be freed. In a forked child there is no thread. */
 static void await_carrier(vkp_program *p) {
-    carrier *c = &p->group->carrier;
-    pthread_mutex_lock(&c->lock);
-    while (p->waiting) pthread_cond_wait(&c->given, &c->lock);
-    pthread_mutex_unlock(&c->lock);
-}
-
-static void make_carrier(carrier *c) {
-    pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->wake, NULL);
-    pthread_cond_init(&c->given, NULL);
-}
-
-/* Ends the thread. One that the vendor's library keeps is not waited for, nor is it before the group is freed. */
-static void stop_carrier(carrier *c) {
-    pthread_mutex_lock(&c->lock);
-    c->ends = 1;
-    int idle = c->running && c->head == c->tail;
-    pthread_cond_signal(&c->wake);
-    pthread_mutex_unlock(&c->lock);
-    if (!idle) return;
-    pthread_join(c->thread, NULL);
-    c->running = 0;
-}
-
-static void free_carrier(carrier *c) {
-    if (c->running) pthread_join(c->thread, NULL);
-    pthread_cond_destroy(&c->wake);
-    pthread_cond_destroy(&c->given);
-    pthread_mutex_destroy(&c->lock);
-    free(c->programs);
+    if (forked) return;
+    pthread_mutex_lock(&carrier.lock);
+    while (p->waiting) pthread_cond_wait(&carrier.given, &carrier.lock);
+    pthread_mutex_unlock(&carrier.lock);
 }
 
 #endif

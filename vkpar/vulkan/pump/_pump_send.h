@@ -176,6 +176,7 @@ static void conclude(vkp_group *g) {
 
 /* Waits until the thread has nothing to do, or nothing of `p`. */
 static void await_sender(vkp_group *g, const vkp_program *p) {
+    if (forked) return;
     sender *s = &g->sender;
     pthread_mutex_lock(&s->lock);
     while (s->program && (!p || s->program == p)) pthread_cond_wait(&s->sent, &s->lock);
@@ -221,7 +222,7 @@ static void stop_sender(sender *s) {
 }
 
 static void free_sender(sender *s) {
-    if (s->running) pthread_join(s->thread, NULL);
+    if (s->running && !forked) pthread_join(s->thread, NULL);
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->sent);
     pthread_mutex_destroy(&s->lock);

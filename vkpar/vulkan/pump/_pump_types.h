@@ -91,16 +91,6 @@ typedef struct {
     int signals;                         /* a thread signals to it, and takes what gets ready meanwhile, too */
 } local;
 
-/* Gives transfers to streams. */
-typedef struct {
-    pthread_t thread;
-    int running, ends;
-    pthread_mutex_t lock;
-    pthread_cond_t wake, given;
-    struct vkp_program **programs;       /* ring: whose transfers are to be given, oldest first */
-    uint64_t head, tail, capacity;
-} carrier;
-
 typedef struct {
     pthread_t thread;
     int running, parked, ends;
@@ -135,7 +125,6 @@ struct vkp_group {
     uint32_t culprit;                    /* the rank whose device the error is from */
     int failed;                          /* what failed there */
     vendor vendor;
-    carrier carrier;
     vkp_road *roads;                     /* [(src * n + dst) * LANES + lane]; NULL: none */
     int32_t status;                      /* of the vendor's call that failed */
     pthread_mutex_t lock;
@@ -171,6 +160,7 @@ struct vkp_program {
     int is_sent;                         /* a thread has it, and uses what is in here */
 };
 
+static int forked;                       /* this process is a child of the one that made the streams: no thread is here */
 static pthread_mutex_t entry = PTHREAD_MUTEX_INITIALIZER; /* the lock of all submissions */
 
 static uint64_t now_ns(void) {

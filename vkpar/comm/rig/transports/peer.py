@@ -9,15 +9,17 @@ import logging
 import secrets
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 from vkpar import cachedir, env
 from vkpar._version import __version__
 from vkpar.comm.rig import children
 from vkpar.comm.rig.carriers import MOST_RANKS
-from vkpar.errors import UnsupportedError
+from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.peer import cuda
-from vkpar.vulkan.peer.vendor import Vendor
+from vkpar.vulkan.peer.vendor import Card, Vendor
 
 NAME = "peer"
 _log = logging.getLogger("vkpar")
@@ -39,9 +41,10 @@ def offer(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
         return None, refusal
     try:
         vendor = VENDORS[ranks[0].driver_id]()
-    except UnsupportedError as error:
+        refusal = _apart(vendor, ranks)
+    except (UnsupportedError, VulkanError) as error:
         return None, str(error)
-    refusal = _apart(vendor, ranks) or _self_test(ranks)
+    refusal = refusal or _self_test(ranks)
     return (None, refusal) if refusal else (vendor, f"{vendor.name}, self-test passed")
 
 
@@ -63,25 +66,24 @@ def _unlike(ranks: Sequence[DeviceInfo]) -> str:
 
 def _apart(vendor: Vendor, ranks: Sequence[DeviceInfo]) -> str:
     """Say which two cards do not reach each other; "" where all do."""
-    cards = [vendor.card(info) for info in ranks]
-    try:
-        for rank, card in enumerate(cards):
+    with ExitStack() as undo:
+        cards: list[Card] = []
+        for rank, info in enumerate(ranks):
+            card = vendor.card(info)
             if card is None:
-                return f"{vendor.name} does not know rank {rank}, {ranks[rank].name}"
+                return f"{vendor.name} does not know rank {rank}, {info.name}"
+            undo.callback(card.close)
+            cards.append(card)
         for (src, one), (dst, other) in itertools.permutations(enumerate(cards), 2):
-            if one is not None and not one.reaches(other):
+            if not one.reaches(other):
                 return f"{vendor.name}: rank {src} does not reach rank {dst}'s memory"
-    finally:
-        for card in cards:
-            if card is not None:
-                card.close()
     return ""
 
 
 def _self_test(ranks: Sequence[DeviceInfo]) -> str:
     """Sum over the cards in a child process, once; return why that failed, "" where it passed.
 
-    A pass is kept in a file for the driver's and vkpar's version: the child takes some seconds.
+    A pass is kept in a file, for the driver's and vkpar's version and until the machine starts anew.
     """
     uuids = tuple(info.device_uuid for info in ranks)
     if uuids not in _tested:
@@ -106,8 +108,16 @@ def _problem(uuids: Sequence[str]) -> str:
 
 
 def _file_of(ranks: Sequence[DeviceInfo]) -> str:
-    marks = [__version__, *((info.device_uuid, info.driver_version) for info in ranks)]
+    marks = [__version__, _boot(), *((info.device_uuid, info.driver_version) for info in ranks)]
     return f"peer-{hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:16]}"
+
+
+def _boot() -> str:
+    """Return what names the machine's latest start: after one, other settings may keep cards apart."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _kept(name: str) -> bool:

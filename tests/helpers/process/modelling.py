@@ -1,0 +1,76 @@
+"""A model over several processes, run by mpiexec: the same tokens and logits as in process 0 alone, on as many ranks.
+
+    mpiexec -n 2 python tests/helpers/process/modelling.py tensor:even,layer:1:1 LS L
+
+The letters name each process' devices, as in ``spanning.py``.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from helpers.process.spanning import devices_of
+from mpi4py.MPI import COMM_WORLD as WORLD
+
+import vkpar
+from vkpar.parallel import Sharded, shard
+from vkpar.parallel.models import Generation, ModelFile, Sampling, open_model, tiny
+
+PROMPT = [int(token) for token in np.random.default_rng(3).integers(0, 300, 40)]
+_STEPS = 10
+
+
+def generated(file: ModelFile, comm: vkpar.Communicator, mode: str, ratios: Any) -> tuple[Any, ...]:
+    """Return the split, the logits after a prompt, likeliest tokens, and drawn ones."""
+    with file.load(comm, mode=mode, ratios=ratios, strict=True, context=128) as model:
+        model.warm_up(len(PROMPT))
+        model.prefill(PROMPT)
+        logits = model.next_logits()
+        model.rewind()
+        likeliest = list(Generation(model, PROMPT, _STEPS))
+        model.rewind()
+        drawn = list(Generation(model, PROMPT, _STEPS, Sampling(0.9, seed=5)))
+        assert model.plan is not None
+        return model.plan.mode, model.plan.ratios, model.weights_nbytes, logits.tobytes(), likeliest, drawn
+
+
+def moves(comm: vkpar.Communicator) -> list[np.ndarray[Any, Any]]:
+    """Return arrays that went from one way of lying on ranks to others, whole again."""
+    values = np.arange(35 * 12, dtype=np.float32).reshape(35, 12)
+    made: list[Sharded] = [shard(values, comm), shard(values, comm, axis=0), shard(values, comm, axis=1)]
+    made += [made[1].resplit(1), made[2].resplit(0), made[0].resplit(1)]
+    found = [each.mirrored().numpy() for each in made]
+    assert all((each == values).all() for each in found)
+    return found
+
+
+def main() -> None:
+    """Generate by each split, over all processes and in the first alone."""
+    splits, *letters = sys.argv[1:]
+    faulthandler.dump_traceback_later(120, exit=True)
+    with tempfile.TemporaryDirectory() as folder:
+        tiny.write_folder(Path(folder))
+        file = open_model(folder)
+        wanted = [
+            (mode, ratios.replace(":", ",")) for mode, _, ratios in (one.partition(":") for one in splits.split(","))
+        ]
+        with vkpar.Communicator(devices_of(letters[WORLD.rank]), wire="f32", mpi=WORLD) as comm:
+            moves(comm)
+            several = [generated(file, comm, *split) for split in wanted]
+        assert WORLD.allgather(several) == [several] * WORLD.size
+        if WORLD.rank == 0:
+            with vkpar.Communicator(devices_of("".join(letters)), wire="f32") as comm:
+                for split, found in zip(wanted, several, strict=True):
+                    measured = split[1] in ("speed", "memory") or split[0] == "auto"
+                    assert measured or generated(file, comm, *split) == found, split
+        file.close()
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
