@@ -59,7 +59,6 @@ def test_importing_and_help_load_no_vulkan() -> None:
         """
         import contextlib, io, sys
         from vkpar.cli import main as cli
-from vkpar.comm.rig.transports import peer
         from vkpar.vulkan import api
         for command in ([], ["bench", "all_reduce"], ["devices"]):
             with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
@@ -199,7 +198,6 @@ def test_a_closed_pipe_is_no_error() -> None:
         os.close(read)
         os.dup2(write, 1)
         from vkpar.cli import main as cli
-from vkpar.comm.rig.transports import peer
         sys.exit(cli.main(sys.argv[1:]))
         """,
         "env",
