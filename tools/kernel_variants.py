@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -164,6 +164,11 @@ class Module:
         for each in self.constants:
             made[each.number] = self._value(each, VARIANTS.index(variant))
         return tuple(made)
+
+    def given(self, values: Sequence[int], defaults: Mapping[str, int]) -> list[int]:
+        """Return some constants by name; the defaults of those that the module has not, or is not given."""
+        found = {each.name: values[each.number] for each in self.constants if each.number < len(values)}
+        return [found.get(name, value) for name, value in defaults.items()]
 
     def _value(self, constant: Constant, variant: int) -> int:
         if constant.truth:

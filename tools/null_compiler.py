@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,8 +31,8 @@ _STATISTICS: Final = {
 _PUSH_NBYTES: Final = 128
 # Capabilities, and the flag of stages whose subgroups are full, which kernels with cooperative matrices ask for.
 _COOPERATIVE, _FULL_SUBGROUPS = 6022, 2
+_REQUIRED_SIZE: Final = "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo"
 _COOPERATIVE_NV: Final = frozenset({5357, *range(5430, 5440)})
-_FRAGMENT: Final = "16x16x16 "
 _EXTENSIONS: Final = {
     "VK_KHR_pipeline_executable_properties": "VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR",
     "VK_KHR_cooperative_matrix": "VkPhysicalDeviceCooperativeMatrixFeaturesKHR",
@@ -111,7 +111,7 @@ class Compiler:
         )
         return vk.create("Device", self.info.handle, asked)
 
-    def lacks(self, module: Module, values: Iterable[int]) -> str:
+    def lacks(self, module: Module, values: Sequence[int]) -> str:
         """Return what a card of this family has not and the kernel needs, nothing where it has all.
 
         Args:
@@ -128,9 +128,10 @@ class Compiler:
             return ", ".join(names)
         if module.name.startswith("quantized_dots") and not features.integer_dot_fast:
             return "instructions that multiply four bytes at once"
-        fragments = any(shape.startswith(_FRAGMENT) for shape in features.cooperative_matrix)
+        fragment = "x".join(map(str, module.given(values, {"FM": 16, "FN": 16, "FK": 16})))
+        fragments = any(shape.startswith(f"{fragment} ") for shape in features.cooperative_matrix)
         if _COOPERATIVE in module.capabilities and not fragments:
-            return "cooperative matrices of 16x16x16"
+            return f"cooperative matrices of {fragment}"
         nbytes, most = shared_nbytes(module.spirv, dict(enumerate(values))), self.info.limits.max_shared_memory
         return f"shared memory for {nbytes} bytes (it has {most})" if nbytes > most else ""
 
@@ -174,8 +175,11 @@ class Compiler:
             dataSize=4 * len(constants),
             pData=struct.pack(f"<{len(constants)}i", *constants),
         )
+        (warp,) = module.given(constants, {"WARP": self.info.features.subgroup_size})
+        required = _COOPERATIVE in module.capabilities and warp != self.info.features.subgroup_size
         return vk.struct(
             "VkPipelineShaderStageCreateInfo",
+            pNext=vk.struct(_REQUIRED_SIZE, requiredSubgroupSize=warp) if required else vk.ffi.NULL,
             flags=_FULL_SUBGROUPS if _COOPERATIVE in module.capabilities else 0,
             stage=vk.vk.VK_SHADER_STAGE_COMPUTE_BIT,
             module=shader,

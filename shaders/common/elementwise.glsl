@@ -3,3 +3,4 @@
 #include "whole.glsl"
 #include "grid.glsl"
 #include "functions.glsl"
+#include "long.glsl"

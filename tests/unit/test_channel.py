@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import vkpar
-from vkpar.comm.rig.processes.channel import Channel
+from vkpar.comm.rig.processes.channel import FAILED, Channel
 from vkpar.comm.rig.processes.world import World
 
 
@@ -64,6 +65,24 @@ def test_what_was_sent_is_kept_until_mpi_is_done_with_it() -> None:
     gc.collect()
     assert comm.sends
     assert all(each() for each in comm.sends)
+
+
+def test_who_waits_for_another_process_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkpar.comm.rig.processes.channel._GRACE_SECONDS", 0.05)
+    comm = _Comm()
+    comm.size = 3
+    channel = _channel(comm, 0.05)
+    begun = time.monotonic()
+
+    def check() -> None:
+        if time.monotonic() - begun > 0.07:  # after this one's own time is over
+            channel.told[1] = FAILED, "process 2 hangs"
+
+    with pytest.raises(vkpar.CommunicatorError, match="process 1 failed: process 2 hangs"):
+        channel.exchange(b"", "call 2, barrier", check)
+    channel.told.clear()
+    with pytest.raises(vkpar.CommunicatorError, match="process 1, process 2 has not made this call"):
+        channel.exchange(b"", "call 3, barrier")
 
 
 def test_a_wait_asks_whether_all_was_closed_before_it_asks_mpi() -> None:

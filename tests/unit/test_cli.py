@@ -18,6 +18,7 @@ from vkpar.bench import copy, host, launch, matmul, selfcheck, step, sweep
 from vkpar.bench.frame import frame
 from vkpar.bench.measure import collectives
 from vkpar.cli import main as cli
+from vkpar.comm.rig.transports import peer
 from vkpar.errors import UnsupportedError, ValidationError
 from vkpar.vulkan import api
 from vkpar.vulkan.machine.physical import DeviceInfo, Limits
@@ -230,6 +231,22 @@ def test_devices_in_a_table(columns: int, monkeypatch: pytest.MonkeyPatch, capsy
     if columns == 120:
         assert "NVIDIA, NVIDIA" in words
         assert "580.82.07" in words
+
+
+def test_devices_in_detail_say_which_cards_are_reached(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cards = [fake_info(number, driver_id=next(iter(peer.VENDORS)), device_uuid=f"{number:032x}") for number in range(3)]
+
+    def reach(ranks: list[DeviceInfo]) -> tuple[object, str]:
+        near = max(info.index for info in ranks) < 2
+        return (object(), "CUDA") if near else (None, "rank 0 does not reach rank 1's memory")
+
+    monkeypatch.setattr(vkpar, "enumerate_devices", lambda: cards)
+    monkeypatch.setattr(peer, "reach", reach)
+    assert cli.main(["devices", "--verbose", "--devices", "0"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "other cards 1: reached by CUDA 2: not reached: rank 0 does not reach rank 1's memory" in words
 
 
 @pytest.mark.usefixtures("two_devices")

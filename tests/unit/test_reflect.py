@@ -84,6 +84,7 @@ def test_shipped_kernels(kernel: str) -> None:
         pairs = lanes or kernel == "take_u64" or kernel.startswith(("reduce_rows_w64", "reduce_columns_w64"))
         pairs = pairs or kernel.startswith(("matmul_eights", "matmul_narrow", "matmul_short"))
         pairs = pairs or (kernel.startswith("each_") and kernel.endswith(("_full", "_rows")))
+        pairs = pairs or kernel.startswith("each_long_")  # numbers of 64 bits, refused where a device has none
         subgroups = subgroups or lanes
         features = dataclasses.replace(WITH_SUBGROUPS if subgroups else NO_FEATURES, integer_dot=dots, int64=pairs)
         if not kernel.startswith(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import vkpar
 from vkpar.cli import console
+from vkpar.comm.rig.transports import peer
 from vkpar.errors import UnsupportedError
 from vkpar.vulkan import api
 from vkpar.vulkan.machine import selector
@@ -66,7 +67,8 @@ def _show(devices: str | None, every: list[DeviceInfo], *, verbose: bool, as_jso
     if verbose:
         for info in infos:
             terminal.print(f"{info.index}: {info.name}", style="bold")
-            terminal.print(console.pairs({"names": ", ".join(selector.names(info, every)), **_details(info)}))
+            details = {"names": ", ".join(selector.names(info, every)), **_details(info)}
+            terminal.print(console.pairs(details | {"other cards": "\n".join(_others(info, every)) or "-"}))
             terminal.print()
         return
     table = console.table("#", "device", "type, memory", "PCI, UUID", "queues", "features")
@@ -77,6 +79,14 @@ def _show(devices: str | None, every: list[DeviceInfo], *, verbose: bool, as_jso
     named = "; ".join(", ".join(selector.names(info, every)[:2]) for info in infos)
     terminal.print(f"names for --devices: {named}; several: 0&1, 0*2, gpu, cpu, all.", style="dim", markup=False)
     terminal.print("queues: number and abilities (Graphics, Compute, Transfer). More: -v, --json.", style="dim")
+
+
+def _others(info: DeviceInfo, every: list[DeviceInfo]) -> Iterator[str]:
+    """Yield, for each other card of the vendor, how the card's copy engines reach its memory, or why they do not."""
+    for other in every:
+        if other.index != info.index and {info.driver_id, other.driver_id} <= set(peer.VENDORS):
+            vendor, told = peer.reach([info, other])
+            yield f"{other.index}: {'not reached: ' if vendor is None else 'reached by '}{told}"
 
 
 def _cells(info: DeviceInfo) -> tuple[list[str], ...]:

@@ -15,7 +15,7 @@ from vkpar.bench.measure.checked import CheckedCollective
 from vkpar.bench.measure.collectives import TABLE, Setting, ranks_of
 from vkpar.bench.measure.job import Job
 from vkpar.comm import wires
-from vkpar.comm.rig.transports import mapped, staged
+from vkpar.comm.rig.transports import mapped, peer, staged
 from vkpar.comm.schedule.algorithms.table import TABLE as _ALL
 from vkpar.doctor.findings import FAILED, OK, SKIPPED, Finding
 from vkpar.doctor.place import Place
@@ -24,7 +24,7 @@ from vkpar.text import number
 from vkpar.timeouts import DOCTOR_COLLECTIVE_SECONDS
 
 ALGORITHMS: Final = tuple(_ALL)
-TRANSPORTS: Final = (staged.NAME, mapped.NAME)
+_HOST: Final = (staged.NAME, mapped.NAME)  # the transports that go through host memory
 _COUNTS: Final = (6, 40_003)  # less than a block, and several with a piece that nothing divides
 _WORDS: Final = 70_001
 _ROUNDS: Final = 3
@@ -71,8 +71,9 @@ def summing(algorithm: str) -> Callable[[Place, Sequence[int]], Iterator[Finding
 
     def check(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
         ranks = _alike(place, indices) if algorithm == _OF_ONE_MODEL else list(indices)
-        imports = all(place.info(index).features.host_import for index in ranks)
-        for transport in TRANSPORTS:
+        infos = [place.info(index) for index in ranks]
+        imports = all(info.features.host_import for info in infos)
+        for transport in (*_HOST, peer.NAME) if peer.offer(infos)[0] else _HOST:
             if transport == staged.NAME and not imports:
                 yield Finding.of(SKIPPED, f"{transport}: not every device imports host memory, as import says")
             else:
@@ -90,7 +91,7 @@ def _alike(place: Place, indices: Sequence[int]) -> list[int]:
 
 def _sums(place: Place, devices: Sequence[Device], algorithm: str, transport: str) -> Finding:
     place.stage(f"over the transport {transport}")
-    used = wires.NAMES if transport == staged.NAME or not place.quick else wires.NAMES[:1]
+    used = wires.NAMES if transport != mapped.NAME or not place.quick else wires.NAMES[:1]
     with env.override(tuning="off"), _opened(devices, algorithm, transport) as comm:
         wrong = {wire: found for wire in used if (found := _wrong(place, comm, wire))}
     ranks = "" if algorithm != _OF_ONE_MODEL else f" on {len(devices)} ranks of one model"

@@ -719,3 +719,51 @@ float f_hypot(float a, float b) {
     made = big < 0x800000u ? uintBitsToFloat(big) : made;
     return infinite ? uintBitsToFloat(0x7F800000u) : big > 0x7F800000u ? uintBitsToFloat(0x7FC00000u) : made;
 }
+//: long
+uint64_t uint64_t_of(uvec2 words) { return packUint2x32(words); }
+int64_t int64_t_of(uvec2 words) { return packInt2x32(ivec2(words)); }
+uvec2 words_of(uint64_t x) { return unpackUint2x32(x); }
+uvec2 words_of(int64_t x) { return uvec2(unpackInt2x32(x)); }
+//: double
+double double_of(uvec2 words) { return packDouble2x32(words); }
+uvec2 words_of(double x) { return unpackDouble2x32(x); }
+//: nan_double
+bool f_nan_double(double x) {
+    uvec2 words = unpackDouble2x32(x);
+    uint high = words.y & 0x7FFFFFFFu;
+    return high > 0x7FF00000u || (high == 0x7FF00000u && words.x != 0u);
+}
+//: max_int64_t
+int64_t f_max_int64_t(int64_t a, int64_t b) { return a > b ? a : b; }
+//: min_int64_t
+int64_t f_min_int64_t(int64_t a, int64_t b) { return a < b ? a : b; }
+//: max_uint64_t
+uint64_t f_max_uint64_t(uint64_t a, uint64_t b) { return a > b ? a : b; }
+//: min_uint64_t
+uint64_t f_min_uint64_t(uint64_t a, uint64_t b) { return a < b ? a : b; }
+//: max_double
+double f_max_double(double a, double b) { return f_nan_double(a) ? a : f_nan_double(b) ? b : a > b ? a : b; }
+//: min_double
+double f_min_double(double a, double b) { return f_nan_double(a) ? a : f_nan_double(b) ? b : a < b ? a : b; }
+//: floor_divide_int64_t
+int64_t f_floor_divide_int64_t(int64_t a, int64_t b) {
+    int64_t divisor = b == 0l || b == -1l ? 1l : b;
+    int64_t q = a / divisor;
+    int64_t r = a - q * divisor;
+    q -= r != 0l && (r < 0l) != (divisor < 0l) ? 1l : 0l;
+    return b == 0l ? 0l : b == -1l ? -a : q;
+}
+//: modulo_int64_t
+int64_t f_modulo_int64_t(int64_t a, int64_t b) { return b == 0l ? 0l : a - f_floor_divide_int64_t(a, b) * b; }
+//: floor_divide_uint64_t
+uint64_t f_floor_divide_uint64_t(uint64_t a, uint64_t b) { return b == 0ul ? 0ul : a / (b == 0ul ? 1ul : b); }
+//: modulo_uint64_t
+uint64_t f_modulo_uint64_t(uint64_t a, uint64_t b) { return b == 0ul ? 0ul : a % (b == 0ul ? 1ul : b); }
+//: shift_left_int64_t
+int64_t f_shift_left_int64_t(int64_t a, int64_t b) { return uint64_t(b) > 63ul ? 0l : a << uint(b); }
+//: shift_left_uint64_t
+uint64_t f_shift_left_uint64_t(uint64_t a, uint64_t b) { return b > 63ul ? 0ul : a << uint(b); }
+//: shift_right_int64_t
+int64_t f_shift_right_int64_t(int64_t a, int64_t b) { return a >> (uint64_t(b) > 63ul ? 63u : uint(b)); }
+//: shift_right_uint64_t
+uint64_t f_shift_right_uint64_t(uint64_t a, uint64_t b) { return b > 63ul ? 0ul : a >> uint(b); }

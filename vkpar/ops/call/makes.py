@@ -15,11 +15,14 @@ class Make(NamedTuple):
         warps: subgroups are 32 neighbours, as the driver says; some drivers run fewer than they name, if not asked.
         sums: that an invocation of a product's tile keeps, at most.
         rows: queries of attention that an invocation keeps scores and sums of, at most.
+        matrices_since: the version of the driver from which on integrated GPUs list matrices of 8x8x16 only where they
+            have units for them.
     """
 
     warps: bool = False
     sums: int = 64
     rows: int = 8
+    matrices_since: int = 0
 
 
 # By PCI's number of the maker. 128 sums take some 200 registers: a unit of NVIDIA's still holds eight subgroups of
@@ -27,7 +30,7 @@ class Make(NamedTuple):
 # Invocations of Intel's have 128 registers in the narrowest subgroups, and spill what 64 sums take, or 8 rows.
 _MAKES: Final = {
     0x10DE: Make(warps=True, sums=128),
-    0x8086: Make(sums=32, rows=4),
+    0x8086: Make(sums=32, rows=4, matrices_since=26),
 }
 _OTHERS: Final = Make()
 

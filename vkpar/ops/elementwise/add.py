@@ -12,7 +12,7 @@ from vkpar.dtypes import DType
 from vkpar.errors import UnsupportedError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import FLOATS, INTEGERS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap
+from vkpar.ops.call.checks import FLOATS, INTEGERS, OTHERS, SHORT, advice, check_arrays, check_out, check_overlap
 from vkpar.ops.call.dispatch import run_pair
 from vkpar.ops.call.windows import GROUP, spans, window, writable_in_place
 from vkpar.ops.elementwise import cpu
@@ -81,7 +81,11 @@ def _is_plain(a: Any, b: Any, out: Array | None) -> bool:
     for array in (a, b) if out is None else (a, b, out):
         if type(array) is not Array or array.steps is not None:
             return False
-    if NARROW & {a.dtype.name, b.dtype.name} or (a.dtype != b.dtype and not (a.dtype.is_float and b.dtype.is_float)):
+    if (
+        OTHERS & {a.dtype.name, b.dtype.name}
+        or "float64" in (a.dtype.name, b.dtype.name)
+        or (a.dtype != b.dtype and not (a.dtype.is_float and b.dtype.is_float))
+    ):
         return False
     words = a.dtype == b.dtype and a.dtype.itemsize == 4
     if words and cpu.has_few_tests(a.device, a.size, flat=a.shape == b.shape):

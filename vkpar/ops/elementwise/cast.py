@@ -25,8 +25,9 @@ from vkpar.ops.call.checks import (
     check_overlap,
 )
 from vkpar.ops.call.dispatch import run_single
-from vkpar.ops.elementwise.run import computed
-from vkpar.ops.elementwise.shipped import Shipped
+from vkpar.ops.elementwise.expressions import LONG
+from vkpar.ops.elementwise.run import computed, run
+from vkpar.ops.elementwise.shipped import Shipped, check_long
 from vkpar.ops.elementwise.ways import Meaning, Operand, binding
 
 
@@ -48,6 +49,8 @@ _WHOLE: Final = (*INTEGERS, *sorted(NARROW))  # up to 32 bits
 _CONVERSIONS: Final = (
     {(a, b): _Conversion(f"from_{a if a in INTEGERS else 'int32'}", b) for a in _WHOLE for b in FLOATS}
     | {(a, b): _Conversion(f"to_{b}", b) for a in FLOATS for b in INTEGERS}
+    | {("float32", "float64"): _Conversion("long_from_float32", "float64")}
+    | {("float64", "float32"): _Conversion("long_to_float32", "float32")}
     | {(a, b): _Conversion("move", b) for a in _WHOLE for b in _WHOLE if a != b and {a, b} != {*INTEGERS}}
 )
 
@@ -87,7 +90,9 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
     check_arrays("cast", out, a=a)
     conversion = _CONVERSIONS.get((a.dtype.name, target.name))
     if conversion is not None:
-        return conversion(a, out=out)
+        if a.dtype.name in LONG or target.name in LONG:
+            check_long("cast", a.device, a.dtype if a.dtype.name in LONG else target)
+        return run(conversion, (a,), (out,))[0]
     if a.dtype != target and OTHERS & {a.dtype.name, target.name}:
         return _narrow(a, target, out)
     same_bits = a.dtype == target or (a.dtype.name in INTEGERS and target.name in INTEGERS)

@@ -328,6 +328,8 @@ class _Emitter:
         source = glsl_type(value.type)
         if source == target:
             return value.code
+        if "double" in (source, target):
+            return f"{target}({value.code})"
         if source == "float":
             assert cast
             return self._called(f"{target}_of_float", kind, value.code).code

@@ -18,6 +18,7 @@ from vkpar.errors import InvalidUsageError
 
 FLOATS: Final = ("float32", "float16", "bfloat16")
 INTEGERS: Final = ("int32", "uint32")
+LONG: Final = {"int64": "int64_t", "uint64": "uint64_t", "float64": "double"}  # of 64 bits, and what GLSL calls them
 BOOL: Final = "bool"
 WEAK_INT: Final = "weak int"
 WEAK_FLOAT: Final = "weak float"
@@ -87,7 +88,7 @@ class Expression:
 
 def glsl_type(dtype: str) -> str:
     """Return the GLSL type that elements are computed in."""
-    return {"int32": "int", "uint32": "uint", BOOL: "bool", WEAK_INT: "int"}.get(dtype, "float")
+    return {**LONG, "int32": "int", "uint32": "uint", BOOL: "bool", WEAK_INT: "int"}.get(dtype, "float")
 
 
 def fault(text: str, node: ast.AST | None, message: str, kind: type[Exception] = InvalidUsageError) -> NoReturn:

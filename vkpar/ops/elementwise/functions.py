@@ -16,7 +16,7 @@ from typing import Any
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call.checks import NARROW, NUMBERS
-from vkpar.ops.elementwise.expressions import INTEGERS
+from vkpar.ops.elementwise.expressions import INTEGERS, LONG
 from vkpar.ops.elementwise.shipped import SHIPPED, Comparison, Shipped
 
 _greater, _greater_equal = Comparison("less", "greater"), Comparison("less_equal", "greater_equal")
@@ -155,6 +155,11 @@ def greater_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
 def is_whole(x: object) -> bool:
     """Say whether something is an array of whole numbers."""
     return isinstance(x, Array) and (x.dtype.name in INTEGERS or x.dtype.name in NARROW)
+
+
+def is_long(x: object) -> bool:
+    """Say whether something is an array of elements of 64 bits."""
+    return isinstance(x, Array) and x.dtype.name in LONG
 
 
 def isnan(x: Array, *, out: Array | None = None) -> Array:
@@ -300,6 +305,8 @@ def abs(x: Array, *, out: Array | None = None) -> Array:
         >>> vkpar.abs(device.array([3, -5], "float32")).tolist()
         [3.0, 5.0]
     """
+    if is_long(x):
+        return maximum(x, x if x.dtype == "uint64" else negative(x), out=out)
     return SHIPPED["abs"](x, out=out) if getattr(x, "dtype", None) != "uint32" else SHIPPED["fill"](x, out=out)
 
 
@@ -310,6 +317,8 @@ def negative(x: Array, *, out: Array | None = None) -> Array:
         >>> vkpar.negative(device.array([3, -5], "float32")).tolist()
         [-3.0, 5.0]
     """
+    if is_long(x):
+        return multiply(x, -1.0, out=out) if x.dtype.is_float else subtract(0, x, out=out)
     return SHIPPED["negative"](x, out=out)
 
 

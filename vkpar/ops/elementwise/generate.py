@@ -26,10 +26,14 @@ from typing import Final
 from vkpar.errors import within_limits
 from vkpar.ops.elementwise import eights
 from vkpar.ops.elementwise.emit import Typed
+from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.kinds import (
     COLUMN,
     FIRST_CONSTANT,
     FULL,
+    LONG_IN,
+    LONG_OUT,
+    LONG_SECTIONS,
     ONE,
     ROW,
     ROWS,
@@ -39,6 +43,7 @@ from vkpar.ops.elementwise.kinds import (
     arguments,
     constant_of_type,
     glsl_of,
+    has_long,
     is_float,
     of_bits,
     vector_of,
@@ -92,16 +97,21 @@ def source(meaning: Typed | Sequence[Typed], kind: KernelTypes, form: str, *, pr
     bindings = len(operands) + len(results)
     lines = [
         "#version 450",
-        eights.INT64 if form in (FULL, ROWS) else "",
+        eights.INT64 if form in (FULL, ROWS) or has_long(kind) else "",
         _parts()[0],
         ("" if form in (FULL, ROWS) else _GROUPS) + _PUSH + (_AXES if form == TILE else ""),
     ]
+    called = frozenset().union(*(each.functions for each in meanings))
+    if has_long(kind):
+        lines.append(_functions(frozenset(LONG_SECTIONS[each] for _, each in operands + results if each in LONG)))
     for binding, (name, dtype) in enumerate([*operands, *results]):
         if form in (FULL, ROWS):
             lines.append(eights.declared(name, dtype, binding, bindings, reads=binding < len(operands)))
             continue
-        code = f"{name}_TYPE"
-        if is_float(dtype) and not kind.open:
+        code, long = f"{name}_TYPE", dtype in LONG
+        if long:
+            code = ""
+        elif is_float(dtype) and not kind.open:
             code = _CODES[dtype]
         else:
             usual = "F32" if is_float(dtype) else "I32"
@@ -110,8 +120,12 @@ def source(meaning: Typed | Sequence[Typed], kind: KernelTypes, form: str, *, pr
         lines.append(f"layout(constant_id = {first}) const uint {name}_MODE = {ROW}u;")
         lines.append(f"layout(constant_id = {first + 1}) const bool {name}_WIDE = false;")
         put = "IN" if binding < len(operands) else "OUT"
+        if long:
+            text = LONG_IN if put == "IN" else LONG_OUT
+            lines.append(text.format(name=name, binding=binding, type=glsl_of(dtype), vector=vector_of(dtype)))
+            continue
         lines.append(f"{'ELEMENTS' if is_float(dtype) else 'WHOLE'}_{put}({name}, {binding}, {code}, {name}_WIDE)")
-    lines.append(_functions(frozenset().union(*(each.functions for each in meanings))))
+    lines.append(_functions(called))
     if len(meanings) > 1:
         last = constant_of_type(bindings, bindings)
         lines.append(f"layout(constant_id = {last}) const uint CHOSEN = 0u;")
@@ -148,22 +162,26 @@ def _four(name: str, dtype: str, at: str, n: str) -> str:
 
 def _one(name: str, dtype: str, at: str) -> str:
     """Return GLSL of one element of an operand."""
+    if dtype in LONG:
+        return f"{name}_raw({at})"
     return f"{name}_at({at})" if glsl_of(dtype) == "float" else of_bits(dtype, f"{name}_raw({at})")
 
 
 def _packed(name: str, dtype: str, value: str) -> str:
     """Return GLSL of four values as what is stored."""
+    if dtype in LONG:
+        return value
     return f"{name}_pack4(floatBitsToUint({value}))" if is_float(dtype) else f"uvec4({value})"
 
 
 def may_take_two(kind: KernelTypes) -> bool:
     """Say whether invocations of a flat kernel can make two blocks: where results may be fewer than 32 bits wide."""
-    return kind.open or set(kind.results) != {"float32"}
+    return kind.open or not {"float32", *LONG}.issuperset(kind.results)
 
 
 def may_be_full(kind: KernelTypes) -> bool:
     """Say whether a kind has a full kernel: where all floats are known to be 32 bits wide."""
-    return not kind.open and {"float16", "bfloat16"}.isdisjoint(kind.inputs + kind.results)
+    return not kind.open and not has_long(kind) and {"float16", "bfloat16"}.isdisjoint(kind.inputs + kind.results)
 
 
 _WHOLE: Final = """\
@@ -317,6 +335,17 @@ void {name}_tile(uvec4 at, uint nx, uint ny, out {vector} t[4]) {{
 
 def _tile_output(binding: int, name: str, dtype: str) -> str:
     """Return the function that writes a row of four; what is less than a word is written in words, side by side."""
+    if dtype in LONG:
+        return f"""\
+void {name}_row(uvec4 at, uint n, {vector_of(dtype)} v) {{
+    uint p = place_of({binding}u, at);
+    uint sx = stride_of({binding}u, 0u);
+    if ({name}_MODE == {ROW}u) {{
+        {name}_store4(p, n, v);
+    }} else {{
+        for (uint j = 0u; j < n; j++) {name}_put(p + j * sx, v[j]);
+    }}
+}}"""
     narrow = f"{name}_half" if is_float(dtype) else f"({name}_half || {name}_byte)"
     return f"""\
 void {name}_row(uvec4 at, uint n, uvec4 packed) {{

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from vkpar.ops.elementwise.expressions import BOOL, FLOATS, WEAK_FLOAT, WEAK_INT, glsl_type
+from vkpar.ops.elementwise.expressions import BOOL, FLOATS, LONG, WEAK_FLOAT, WEAK_INT, glsl_type
 
 WORDS: Final = 32  # of push constants, which every device has
 GROUP: Final = 256  # invocations of a work-group
@@ -20,9 +20,51 @@ INDEX: Final = "index"  # the type of an input that is the element's own number
 # How elements are stored: the codes of shaders/common/elements.glsl and whole.glsl.
 CODES: Final = {
     "float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3,
-    "uint16": 4, "int16": 5, "uint8": 6, "int8": 7, "bool": 8,
+    "uint16": 4, "int16": 5, "uint8": 6, "int8": 7, "bool": 8, "int64": 9, "uint64": 9, "float64": 9,
+}  # fmt: skip
+_VECTORS: Final = {
+    "float": "vec4", "int": "ivec4", "uint": "uvec4", "int64_t": "i64vec4", "uint64_t": "u64vec4", "double": "dvec4",
 }  # fmt: skip
 FIRST_CONSTANT: Final = 3  # after BLOCKS and WHOLE, or ROWS, WIDTH and DIMS
+
+# Operands and results of 64 bits, in words; see shaders/common/whole.glsl.
+LONG_SECTIONS: Final = {"int64": "long", "uint64": "long", "float64": "double"}
+LONG_IN: Final = """\
+layout(set = 0, binding = {binding}, std430) readonly buffer {name}_Words {{ uint {name}_word[]; }};
+layout(set = 0, binding = {binding}, std430) readonly buffer {name}_Words4 {{ uvec4 {name}_word4[]; }};
+{type} {name}_raw(uint i) {{ return {type}_of(uvec2({name}_word[2u * i], {name}_word[2u * i + 1u])); }}
+{vector} {name}_four(uint i, uint n) {{
+    {vector} v = {vector}(0);
+    if ({name}_WIDE && n > 3u) {{
+        uvec4 low = {name}_word4[i >> 1], high = {name}_word4[(i >> 1) + 1u];
+        v = {vector}({type}_of(low.xy), {type}_of(low.zw), {type}_of(high.xy), {type}_of(high.zw));
+    }} else {{
+        if (n > 0u) v.x = {name}_raw(i);
+        if (n > 1u) v.y = {name}_raw(i + 1u);
+        if (n > 2u) v.z = {name}_raw(i + 2u);
+        if (n > 3u) v.w = {name}_raw(i + 3u);
+    }}
+    return v;
+}}"""
+LONG_OUT: Final = """\
+layout(set = 0, binding = {binding}, std430) buffer {name}_Words {{ uint {name}_word[]; }};
+layout(set = 0, binding = {binding}, std430) buffer {name}_Words4 {{ uvec4 {name}_word4[]; }};
+void {name}_put(uint i, {type} x) {{
+    uvec2 words = words_of(x);
+    {name}_word[2u * i] = words.x;
+    {name}_word[2u * i + 1u] = words.y;
+}}
+void {name}_store4(uint i, uint n, {vector} v) {{
+    if ({name}_WIDE && n > 3u) {{
+        {name}_word4[i >> 1] = uvec4(words_of(v.x), words_of(v.y));
+        {name}_word4[(i >> 1) + 1u] = uvec4(words_of(v.z), words_of(v.w));
+    }} else {{
+        if (n > 0u) {name}_put(i, v.x);
+        if (n > 1u) {name}_put(i + 1u, v.y);
+        if (n > 2u) {name}_put(i + 2u, v.z);
+        if (n > 3u) {name}_put(i + 3u, v.w);
+    }}
+}}"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +105,7 @@ def glsl_of(dtype: str) -> str:
 
 def vector_of(dtype: str) -> str:
     """Return GLSL's name of four of a type."""
-    return {"float": "vec4", "int": "ivec4", "uint": "uvec4"}[glsl_of(dtype)]
+    return _VECTORS[glsl_of(dtype)]
 
 
 def is_float(dtype: str) -> bool:
@@ -77,8 +119,10 @@ def constant_of_type(bindings: int, binding: int) -> int:
 
 
 def of_bits(dtype: str, bits: str) -> str:
-    """Return GLSL of a value, or of four, with given bits."""
-    return {"float": f"uintBitsToFloat({bits})", "int": f"int({bits})", "uint": bits}[glsl_of(dtype)]
+    """Return GLSL of a value, or of four, with given bits; one of 64 bits by its value in 32."""
+    made = {"float": f"uintBitsToFloat({bits})", "int": f"int({bits})", "uint": bits}
+    long = {"int64_t": f"int64_t(int({bits}))", "uint64_t": f"uint64_t({bits})", "double": f"double({made['float']})"}
+    return (made | long)[glsl_of(dtype)]
 
 
 def number_of(kind: KernelTypes, number: int) -> str:
@@ -97,3 +141,8 @@ def arguments(kind: KernelTypes, element: str, index: str) -> list[str]:
         else:
             given.append(f"v{kind.bound.index(number)}{element}")
     return given + [f"w{place}{element}" for place in range(len(kind.results))]
+
+
+def has_long(kind: KernelTypes) -> bool:
+    """Say whether a kind has elements of 64 bits."""
+    return not LONG.keys().isdisjoint(kind.inputs + kind.results)

@@ -12,7 +12,7 @@ import numpy as np
 
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.elementwise.functions import is_whole, logical_not, maximum, minimum
+from vkpar.ops.elementwise.functions import is_long, is_whole, logical_not, maximum, minimum
 from vkpar.ops.elementwise.shipped import SHIPPED
 
 
@@ -352,4 +352,6 @@ def clip(x: Array, low: Any = None, high: Any = None, *, out: Array | None = Non
         return minimum(x, high, out=out)
     if high is None:
         return maximum(x, low, out=out)
+    if is_long(x):
+        return minimum(maximum(x, low), high, out=out)
     return SHIPPED["clip"](x, low, high, out=out)

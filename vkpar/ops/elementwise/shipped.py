@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from vkpar.abi.elementwise import Specialized
 from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
 from vkpar.errors import UnsupportedError
-from vkpar.ops.call.checks import NARROW
-from vkpar.ops.elementwise.expressions import BOOL, FLOATS, INTEGERS
+from vkpar.ops.call.checks import NARROW, advice
+from vkpar.ops.elementwise.expressions import BOOL, FLOATS, INTEGERS, LONG
 from vkpar.ops.elementwise.kinds import TILE, WORDS, KernelTypes
-from vkpar.ops.elementwise.run import computed, run
+from vkpar.ops.elementwise.run import check_operands, computed, run
 from vkpar.ops.elementwise.table import BUILTINS, Builtin, kind_of
-from vkpar.ops.elementwise.ways import Meaning, Operand
+from vkpar.ops.elementwise.ways import LongNumberError, Meaning, Operand
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -30,10 +30,10 @@ class MixedTypesError(UnsupportedError):
     """Arrays, or an array and a number, of which some are floats and some are not.
 
     Attributes:
-        result: the float type that all can be converted to; None of int32 and uint32.
+        result: the type that all can be converted to.
     """
 
-    def __init__(self, message: str, result: str | None = None) -> None:
+    def __init__(self, message: str, result: str) -> None:
         super().__init__(message)
         self.result = result
 
@@ -49,22 +49,50 @@ class Shipped:
     outputs = 1
 
     def __init__(self, name: str, shown: str | None = None) -> None:
-        self.name = shown or name
+        self.name = shown or name.removeprefix("long_")
         self.key: Hashable = f"each {name}"
         self._builtin: Builtin = BUILTINS[name]
 
     def __call__(self, *operands: Operand, out: Array | None = None) -> Array:
         """Run it on arrays and numbers; integers that meet floats are converted first."""
+        if any(getattr(operand, "dtype", None) in LONG for operand in operands):
+            return self._long(operands, out)
         try:
             return run(self, operands, (out,))[0]
         except MixedTypesError as error:
             mixed = error
         return self._mixed(operands, out, mixed)
 
+    def _long(self, operands: Sequence[Operand], out: Array | None) -> Array:
+        """Run it on arrays of which some are of 64 bits; the others are converted to the type in which all meet."""
+        long = SHIPPED.get(f"long_{self._builtin.name}")
+        if long is None:
+            names = [operand.dtype.name for operand in operands if isinstance(operand, Array)]
+            computed(self.name, *names)
+        assert long is not None
+        arrays = check_operands(self.name, operands, (out,))
+        valued = [a for a in operands[self._masks :] if isinstance(a, Array)]
+        met = _meet(self.name, valued, [number for number in operands[self._masks :] if not isinstance(number, Array)])
+        for array in arrays:
+            check_long(self.name, array.device, array.dtype)
+        convert = operations["cast"]
+        given = [
+            convert(a, met if number >= self._masks else "bool")
+            if isinstance(a, Array) and a.dtype != (met if number >= self._masks else "bool")
+            else a
+            for number, a in enumerate(operands)
+        ]
+        if met not in LONG:
+            return self(*given, out=out)
+        try:
+            return run(long, given, (out,))[0]
+        except LongNumberError:  # no word holds it: an array of one element does
+            device = arrays[0].device
+            wide = [a if isinstance(a, Array) else device.array(a, met) for a in given]
+        return run(long, wide, (out,))[0]
+
     def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
         """Run it on integers that meet floats, or each other."""
-        if mixed.result is None:
-            raise mixed
         convert = operations["cast"]
         converted = [
             convert(operand, mixed.result)
@@ -72,18 +100,19 @@ class Shipped:
             else operand
             for number, operand in enumerate(operands)
         ]
-        return run(self, converted, (out,))[0]
+        return self(*converted, out=out)
 
     @property
     def _masks(self) -> int:
         """How many of the first operands choose between the others, whatever their type."""
-        return 1 if self._builtin.name == "where" else 0
+        return 1 if self._builtin.name.endswith("where") else 0
 
     def meaning(self, operands: Sequence[Operand]) -> Meaning:
         """Return what a call means: the types that NumPy gives, numbers taking those of the arrays."""
         masks = self._masks
         arrays = [operand.dtype for operand in operands if isinstance(operand, Array)]
-        computed(self.name, *(dtype.name for dtype in arrays))
+        if self._builtin.name not in _LONG_NAMES:
+            computed(self.name, *(dtype.name for dtype in arrays))
         result, number = self._common(operands[masks:])
         taken = ["bool"] * masks + [number] * (len(operands) - masks)
         types = [a.dtype.name if isinstance(a, Array) else kind for a, kind in zip(operands, taken, strict=True)]
@@ -111,9 +140,9 @@ class Shipped:
             met = dtypes.result_type(*reals).name if reals else "float32"
             raise MixedTypesError(f"{self.name}: whole numbers with floats: cast one first", met)
         result = dtypes.result_type(*names).name
-        if not reals and result not in INTEGERS and result not in NARROW:
+        if result not in FLOATS and result not in INTEGERS and result not in NARROW and len({*names}) > 1:
             given = " with ".join(sorted({dtype.name for dtype in names}))
-            raise MixedTypesError(f"{self.name}: {given}: cast one first")
+            raise MixedTypesError(f"{self.name}: {given}: cast one first", result)
         if result == "bool" and any(not isinstance(number, bool | np.bool_) for number in numbers):
             result = "int32"
         if result == "bool" and self.name in ("subtract", "negative"):
@@ -136,6 +165,28 @@ class Shipped:
         return logical.pipelines.shipped(name, bindings, 4 * WORDS, given, pushes=logical.pushes(bindings))
 
 
+def _meet(name: str, arrays: Sequence[Array], numbers: Sequence[Any]) -> str:
+    """Return the type in which arrays meet, of which some are of 64 bits: that of the floats, if any."""
+    reals = [array.dtype for array in arrays if array.dtype.is_float]
+    if not reals and not all(map(_is_whole, numbers)):
+        return "float32"
+    met = dtypes.result_type(*(reals or [array.dtype for array in arrays])) if arrays else dtypes.int32
+    if met == "float64" and not reals:
+        raise UnsupportedError(f"{name}: int64 with uint64 would be float64: cast one first")
+    return met.name
+
+
+def check_long(name: str, device: Device, dtype: dtypes.DType) -> None:
+    """Refuse elements of 64 bits where a device does not compute them.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    features = device.info.features
+    if (dtype == "float64" and not features.float64) or (dtype.name in ("int64", "uint64") and not features.int64):
+        raise UnsupportedError(f"{name}: {device} does not compute {dtype}{advice(dtype)}")
+
+
 def _is_whole(number: object) -> bool:
     return hasattr(number, "__index__") or type(number).__name__ in ("bool_", "bool")
 
@@ -144,7 +195,7 @@ class Comparison(Shipped):
     """A comparison, of int32 with uint32 too: by their bits, and the sign of the one that has it."""
 
     def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
-        if mixed.result is not None:
+        if mixed.result not in LONG:
             return super()._mixed(operands, out, mixed)
         operands = [operations["cast"](a, "int32") if a.dtype.numpy.kind == "i" else a for a in operands]
         signed = next(operand for operand in operands if operand.dtype == dtypes.int32)
@@ -156,4 +207,5 @@ class Comparison(Shipped):
         return SHIPPED["multiply"](found, SHIPPED["less_equal"](0, signed), out=out)
 
 
+_LONG_NAMES: Final = frozenset(name for name in BUILTINS if name.startswith("long_"))
 SHIPPED: Final = {name: (Comparison if name in COMPARISONS else Shipped)(name) for name in BUILTINS}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vkpar.ops.elementwise.emit import typed
-from vkpar.ops.elementwise.expressions import ACTIVATIONS, BOOL, FLOATS, INTEGERS, TESTS, parse
+from vkpar.ops.elementwise.expressions import ACTIVATIONS, BOOL, FLOATS, INTEGERS, LONG, TESTS, parse
 from vkpar.ops.elementwise.generate import may_be_full, source
 from vkpar.ops.elementwise.kinds import FLAT, FULL, INDEX, ROWS, TILE, KernelTypes
 
@@ -17,7 +17,9 @@ OF_ONE: Final = (
     "arctan", "sinh", "cosh", "log2", "log10", "log1p", "expm1", "exp2", "erf",
 )  # fmt: skip
 # What kernels are called after.
-_SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32", BOOL: "truth"}
+_SHORT: Final = {
+    "float32": "f32", "int32": "i32", "uint32": "u32", BOOL: "truth", "int64": "i64", "uint64": "u64", "float64": "f64",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def _table() -> Iterator[Builtin]:
     yield Builtin("to_int32", "y = int32(x)", (to_integer[0],))
     yield Builtin("to_uint32", "y = uint32(x)", (to_integer[1],))
     yield from _families()
+    yield from _long()
     steps = KernelTypes((INDEX, "float32", "float32"), ("float32",), open=True)
     whole = KernelTypes((INDEX, "int32", "int32"), ("int32",))
     yield Builtin("arange", "y = start + step * float32(i)", (_reordered(steps),))
@@ -135,6 +138,24 @@ def _families() -> Iterator[Builtin]:
     for name in ("logical_and", "logical_or", "logical_xor"):
         yield Builtin(name, f"y = {name}(a, b)", _all(2, "int32", result=BOOL), "logic")
     yield Builtin("clip", "y = clip(x, low, high)", _all(3, *INTEGERS))
+
+
+def _long() -> Iterator[Builtin]:
+    """Yield what there is of 64 bits, by names that begin so."""
+    signs = {"add": "+", "subtract": "-", "multiply": "*"}
+    for name, text in {name: f"y = a {sign} b" for name, sign in signs.items()}.items():
+        yield Builtin(f"long_{name}", text, _integers(2, *LONG), "long")
+    for name, function in (("maximum", "max"), ("minimum", "min")):
+        yield Builtin(f"long_{name}", f"y = {function}(a, b)", _integers(2, *LONG), "long")
+    yield Builtin("long_divide", "y = a / b", _integers(2, "float64"), "long")
+    for name in ("mod", "floor_divide", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"):
+        yield Builtin(f"long_{name}", f"y = {name}(a, b)", _integers(2, "int64", "uint64"), "long")
+    for name, sign in (("equal", "=="), ("not_equal", "!="), ("less", "<"), ("less_equal", "<=")):
+        yield Builtin(f"long_{name}", f"y = a {sign} b", _integers(2, *LONG, result=BOOL), "long_test")
+    masked = tuple(KernelTypes(("uint32", dtype, dtype), (dtype,)) for dtype in LONG)
+    yield Builtin("long_where", "y = where(c, a, b)", masked)
+    yield Builtin("long_from_float32", "y = x", (KernelTypes(("float32",), ("float64",)),))
+    yield Builtin("long_to_float32", "y = float32(x)", (KernelTypes(("float64",), ("float32",)),))
 
 
 def _reordered(kind: KernelTypes) -> KernelTypes:

@@ -17,12 +17,12 @@ from vkpar.abi import elementwise as abi
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import WIDE
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.call.checks import NUMBERS
+from vkpar.ops.call.checks import LARGEST, NUMBERS
 from vkpar.ops.call.plan import bindings_of
 from vkpar.ops.call.plan import make as make_plan
 from vkpar.ops.call.windows import fold_groups
 from vkpar.ops.elementwise import cpu
-from vkpar.ops.elementwise.expressions import INTEGERS
+from vkpar.ops.elementwise.expressions import INTEGERS, LONG
 from vkpar.ops.elementwise.generate import may_take_two
 from vkpar.ops.elementwise.geometry import Geometry, arrange
 from vkpar.ops.elementwise.kinds import CODES, FLAT, INDEX, ROW, SCALAR, TILE, WORDS, KernelTypes
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 _BOUNDS: Final = {
     name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in ("int8", "uint8", "int16", "uint16", *INTEGERS)
-} | {"bool": (0, 1)}
+} | {"bool": (0, 1), "int64": (-(1 << 31), (1 << 31) - 1), "uint64": (0, (1 << 32) - 1)}
 _PACK: Final = struct.Struct(f"={WORDS}I").pack
-_FULL_TYPES: Final = frozenset({*CODES, INDEX}) - {"float16", "bfloat16"}  # that kernels of CPU drivers take
+_FULL_TYPES: Final = frozenset({*CODES, INDEX}) - {"float16", "bfloat16", *LONG}  # that kernels of CPU drivers take
 
 Operand = Any  # an Array, or a Python number
 
@@ -146,7 +146,7 @@ class Dispatch:
         """Return where a result has to go first, since kernels write words; None for where it is."""
         number = len(self._bindings) - len(self._outs) + place
         run = 4 // out.dtype.itemsize
-        if run == 1 or self._geometry.fills_words(number, self._bindings[number][1], run):
+        if run <= 1 or self._geometry.fills_words(number, self._bindings[number][1], run):
             return None
         axis = max((axis for axis, length in enumerate(out.shape) if length > 1), default=0)  # that of its rows
         if not self._geometry.tile or not out.ndim or out.shape[axis] % run == 0:
@@ -288,17 +288,31 @@ def _order(bound: Sequence[Operand], outs: int) -> Sequence[int] | None:
     return [*made, *range(arrays, arrays + outs)]
 
 
+class LongNumberError(InvalidUsageError):
+    """A number that its type of 64 bits holds and no word: it goes to a kernel as an array."""
+
+
+def holds_long(number: int, dtype: str) -> bool:
+    """Say whether a type of 64 bits holds a whole number."""
+    return int(np.iinfo(dtype).min) <= number <= int(np.iinfo(dtype).max)
+
+
 def word_of(number: Any, dtype: str) -> int:
     """Return the bits of a number as float32, or as a whole number of a type of up to 32 bits.
 
     Raises:
         InvalidUsageError: a whole number that the type does not hold.
     """
+    if dtype == "float64":
+        if abs(number) < LARGEST and float(np.float32(number)) != number:
+            raise LongNumberError(f"the number {shown(number)} is no float32")
+        dtype = "float32"
     bounds = _BOUNDS.get(dtype)
     if bounds is not None:
         value = operator.index(number) if not isinstance(number, np.bool_) else int(number)
         if not bounds[0] <= value <= bounds[1]:
-            raise InvalidUsageError(f"the number {shown(value)} is no {dtype}")
+            error = LongNumberError if dtype in LONG and holds_long(value, dtype) else InvalidUsageError
+            raise error(f"the number {shown(value)} is no {dtype}")
         return value % (1 << 32)
     try:
         return int.from_bytes(struct.pack("=f", number), "little")

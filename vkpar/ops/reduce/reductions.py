@@ -29,7 +29,9 @@ from vkpar.ops.call.checks import (
 from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.call.windows import writable_in_place
 from vkpar.ops.elementwise.cast import cast
-from vkpar.ops.reduce import once, passes
+from vkpar.ops.elementwise.expressions import LONG
+from vkpar.ops.elementwise.shipped import check_long
+from vkpar.ops.reduce import long, once, passes
 from vkpar.ops.reduce.passes import Reduction
 
 Axis = int | tuple[int, ...] | None
@@ -53,7 +55,7 @@ def sum(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | Non
     sum of no elements is 0.
 
     Args:
-        a: float32, float16, bfloat16, int32 or uint32, of any shape.
+        a: floats or whole numbers, of any shape; of 64 bits in pairs of halves, where the device computes these.
         axis: an axis, several, or None for all.
         keepdims: reduced axes stay, with length 1.
         out: where the result goes, of its shape and type, sharing no memory with ``a``.
@@ -148,7 +150,9 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
         if kind.family != "extreme":
             return _reduced(name, wide, axis, keepdims, out)
         return cast(_reduced(name, wide, axis, keepdims, None), a.dtype, out=out)
-    result = _result_dtype(name, kind, a.dtype)
+    if kind.mean and a.dtype.name in ("int64", "uint64"):
+        return _reduced(name, cast(a, "float32"), axis, keepdims, out)
+    result = _result_dtype(name, kind, a)
     axes = axes_of(name, a, axis, single=kind.family == "place")
     shape = tuple(1 if index in axes else size for index, size in enumerate(a.shape) if keepdims or index not in axes)
     count = 1
@@ -165,6 +169,11 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
         return made
     if not count:
         return _of_nothing(name, kind, made, a)
+    if a.dtype.name in LONG:
+        found = long.reduced(name, a, axes)
+        found = _reduced("argmax", found, axis, keepdims, None) if kind.family == "place" else found
+        made.copy_from(found.reshape(shape))
+        return made
     call = Call(name, key, (a,), (made,))
     direct = made.is_contiguous and writable_in_place(made)
     target = call.results[0] if direct else call.temporary(shape, result)
@@ -174,12 +183,15 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     return made
 
 
-def _result_dtype(name: str, kind: Reduction, dtype: DType) -> DType:
-    if dtype.name not in SHORT:
+def _result_dtype(name: str, kind: Reduction, a: Array) -> DType:
+    dtype = a.dtype
+    if dtype.name in LONG:
+        check_long(name, a.device, dtype)
+    elif dtype.name not in SHORT:
         raise UnsupportedError(f"{name} computes {', '.join((*FLOATS, *INTEGERS))}, not {dtype}{advice(dtype)}")
     if kind.family == "place":
         return dtypes.uint32
-    return dtypes.float32 if kind.mean and dtype.name in INTEGERS else dtype
+    return dtypes.float32 if kind.mean and not dtype.is_float else dtype
 
 
 def axes_of(name: str, a: Array, axis: Axis, *, single: bool = False) -> frozenset[int]:

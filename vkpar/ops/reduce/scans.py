@@ -14,8 +14,13 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.recipes import landed
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
+from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.expressions import LONG
+from vkpar.ops.elementwise.functions import multiply
+from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.elementwise.ways import binding
+from vkpar.ops.reduce.long import running
 
 if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
@@ -65,6 +70,9 @@ def _along(name: str, a: Array, axis: int | None, out: Array | None) -> Array:
         check_overlap(name, out, a, in_place=False)
     if not a.size:
         return a.copy() if out is None else out
+    if a.dtype.name in LONG:
+        order = (*(n for n in range(a.ndim) if n != axis), axis)
+        return back(name, running(a.transpose(order), multiply if name == "cumprod" else add), a, axis, out)
     rows = lying_last(a, axis)
     made = scanned(name, rows.reshape(-1, rows.shape[-1]), product=name == "cumprod").reshape(rows.shape)
     return back(name, made, a, axis, out)
@@ -78,7 +86,9 @@ def checked(name: str, a: Array, axis: int | None, out: Array | None = None) -> 
         UnsupportedError: a type that devices do not compute.
     """
     check_arrays(name, out, a=a)
-    if a.dtype.name not in SHORT and a.dtype.name not in NARROW:
+    if a.dtype.name in LONG and name.startswith("cum"):
+        check_long(name, a.device, a.dtype)
+    elif a.dtype.name not in SHORT and a.dtype.name not in NARROW:
         raise UnsupportedError(f"{name} computes {', '.join(SHORT)}, not {a.dtype}{advice(a.dtype)}")
     if axis is None:
         return a.reshape(-1), 0

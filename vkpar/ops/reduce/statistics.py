@@ -15,8 +15,11 @@ from vkpar.ops.arrays.making import full
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import abs as absolute
 from vkpar.ops.elementwise.functions import divide, exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
+from vkpar.ops.elementwise.shipped import check_long
+from vkpar.ops.reduce.long import halved
 from vkpar.ops.reduce.reductions import Axis, axes_of
 from vkpar.ops.reduce.reductions import max as greatest
 from vkpar.ops.reduce.reductions import min as least
@@ -148,17 +151,8 @@ def prod(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | No
     axes, shape = _checked("prod", a, axis, keepdims, out, getattr(a, "dtype", dtypes.float32))
     if not math.prod(a.shape[axis] for axis in axes) or not a.size:
         return _landed(full(a.device, shape, 1, a.dtype), out, a.dtype)
-    kept = [n for n in range(a.ndim) if n not in axes]
-    parts = a.transpose((*axes, *kept)).reshape(-1, *(a.shape[n] for n in kept))
-    parts = cast(parts, "float32") if parts.dtype.name in FLOATS else parts
-    while len(parts) > 1:
-        half = len(parts) // 2
-        made = parts.device.empty((len(parts) - half, *parts.shape[1:]), parts.dtype)
-        multiply(parts[:half], parts[len(parts) - half :], out=made[:half])
-        if len(parts) % 2:
-            made[half:].copy_from(parts[half : half + 1])
-        parts = made
-    return _landed(parts[0].reshape(shape), out, a.dtype)
+    parts = cast(a, "float32") if a.dtype.name in FLOATS else a
+    return _landed(halved(parts, frozenset(axes), multiply).reshape(shape), out, a.dtype)
 
 
 def any(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
@@ -234,7 +228,9 @@ def _checked(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the axes, counted from 0, and the shape of the result."""
     check_arrays(name, out, a=a)
-    if a.dtype.name not in SHORT and a.dtype.name not in NARROW:
+    if a.dtype.name in LONG and (dtype in (_BOOL, a.dtype, "uint32") or not a.dtype.is_float):
+        check_long(name, a.device, a.dtype)
+    elif a.dtype.name not in SHORT and a.dtype.name not in NARROW:
         raise UnsupportedError(f"{name} computes {', '.join(SHORT)}, not {a.dtype}{advice(a.dtype)}")
     axes = tuple(sorted(axes_of(name, a, axis)))
     shape = tuple(1 if n in axes else size for n, size in enumerate(a.shape) if keepdims or n not in axes)

@@ -25,6 +25,7 @@ from vkpar.abi.words import pack
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError, within_limits
 from vkpar.ops.call.checks import FLOATS
 from vkpar.ops.tiles import matvec, occupancy, streamed
+from vkpar.ops.tiles.fragments import WHOLE
 from vkpar.vulkan import capturing, query
 from vkpar.vulkan.machine.physical import ALIGNMENT
 
@@ -233,9 +234,12 @@ def _sound(made: Measured) -> bool:
 
 
 def assumed(cores: tuple[Core, ...]) -> Measured:
-    """Return rates that rank the kernels as an H200 does: larger tiles work at a higher rate, and wait longer."""
+    """Return rates that rank the kernels as an H200 does: larger tiles work at a higher rate, and wait longer.
+
+    Kernels of narrower matrices than that has are taken where they were measured, and left out here.
+    """
     made = {}
-    for core in cores:
+    for core in (core for core in cores if core.fragment == WHOLE):
         size, gain = core.tile[0] * core.tile[1], 1.0 if core.tiled else _GAIN
         step = 4 * size / (occupancy.MACS_PER_NS * gain * min(1.0, (size / 2**14) ** 0.5))
         few, many = (Rate(four / 2.5, four / 2, four, four) for four in (step * steps for steps in _STEPS))

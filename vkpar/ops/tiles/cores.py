@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from vkpar.abi import matmul as abi
 from vkpar.ops.call.checks import SHORT
 from vkpar.ops.tiles import streamed, tiled
+from vkpar.ops.tiles.fragments import NARROW, WHOLE, Fragment, fragment_of, has
 from vkpar.vulkan.pipelines import declared
 from vkpar.vulkan.pipelines.capabilities import missing
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 KHR: Final = "matmul_coop"
 
-_FRAGMENT: Final = (16, 16, 16)  # of one matrix of subgroups
 _WIDEST_AHEAD: Final = 32  # wider subgroups have matrices twice as large, and no registers for more of them
 
 
@@ -30,6 +30,8 @@ class Core:
         tile: rows and columns.
         step: of K, at a time.
         span: steps that are loaded at once, 1 or 2; 1 in any case by subgroups without registers for two.
+        fragment: the matrices of subgroups that it is for.
+        since: the driver's version from which on its compiler spills nothing of it.
     """
 
     kernel: str
@@ -37,6 +39,8 @@ class Core:
     tile: tuple[int, int]
     step: int = 16
     span: int = 1
+    fragment: Fragment = WHOLE
+    since: int = 0
 
     @property
     def tiled(self) -> bool:
@@ -47,7 +51,8 @@ class Core:
     def label(self) -> str:
         """What measurements are kept by."""
         step = f"{self.step}" if self.span == 1 else f"{self.step}*{self.span}"
-        return f"{self.kernel} {self.threads} {self.tile[0]}x{self.tile[1]}x{step}"
+        of = "" if self.fragment == WHOLE else f" of {self.fragment.shape}"
+        return f"{self.kernel} {self.threads} {self.tile[0]}x{self.tile[1]}x{step}{of}"
 
     def variant(self, dtype: str) -> str:
         """Return how its module's name ends."""
@@ -66,10 +71,10 @@ class Core:
         """
         if self.tiled:
             return tiled.tail(tiled.sides(self.tile), tiled.sums_of(info))
-        warp = info.features.subgroup_size
-        roomy = warp <= _WIDEST_AHEAD
+        warp = self.fragment.warp(info)
+        roomy = warp <= _WIDEST_AHEAD and self.fragment == WHOLE
         span = self.span if roomy else 1
-        return abi.CoresTail(self.step, *self.warp_tile(warp), warp, roomy, *_FRAGMENT, span, eights)
+        return abi.CoresTail(self.step, *self.warp_tile(warp), warp, roomy, *self.fragment, span, eights)
 
     def warp_tile(self, warp: int) -> tuple[int, int]:
         """Return what a subgroup of ``warp`` invocations makes of the tile: halves of it, of the longer side first."""
@@ -87,20 +92,23 @@ class Core:
             return 0
         high, broad = self.tile
         along = [max(side * (self.step + 8), self.step * (side + 8)) for side in (high, broad)]
-        results = self.threads // warp * _FRAGMENT[0] * (self.warp_tile(warp)[1] // 4 + 1) * 16
+        results = self.threads // warp * self.fragment.rows * (self.warp_tile(warp)[1] // 4 + 1) * 16
         return max(2 * sum(along), results)
 
     def runs(self, info: DeviceInfo, dtype: str) -> bool:
         """Tell whether a device has the matrix cores, the invocations and the shared memory."""
-        warp, limits = info.features.subgroup_size, info.limits
+        warp, limits = self.fragment.warp(info), info.limits
         if limits.max_workgroup_invocations < self.threads or self.threads % warp:
             return False
         if limits.max_shared_memory < self.shared_nbytes(warp):
             return False
-        if not offers(info, self.kernel + self.variant(dtype), dtype):
+        asked = self.fragment != WHOLE  # for subgroups of that size
+        if info.driver_version >> 22 < self.since or (asked and self.threads // warp > limits.max_workgroup_subgroups):
+            return False
+        if not offers(info, self.kernel + self.variant(dtype), dtype, self.fragment):
             return False
         high, broad = self.warp_tile(warp)
-        return not (high % _FRAGMENT[0] or broad % _FRAGMENT[1])
+        return not (high % self.fragment.rows or broad % self.fragment.columns)
 
 
 CORES: Final = (
@@ -112,6 +120,16 @@ CORES: Final = (
     Core(KHR, 128, (64, 64), 64),
     Core(KHR, 128, (16, 64), 128),
 )
+# Subgroups of an invocation for each column have registers for 16 sums each beside what they multiply; newer compilers
+# find some for 32.
+OF_NARROW: Final = (
+    Core(KHR, 256, (64, 128), 32, fragment=NARROW[0], since=26),
+    *(
+        Core(KHR, threads, tile, step, fragment=fragment)
+        for fragment in NARROW
+        for threads, tile, step in ((256, (64, 64), 32), (128, (16, 64), 64))
+    ),
+)
 PLAIN: Final = Core(tiled.KERNEL, 128, (128, 128), 8)
 
 
@@ -122,16 +140,13 @@ def available(info: DeviceInfo, dtype: str) -> tuple[Core, ...]:
         info: the device.
         dtype: of both operands.
     """
-    return tuple(core for core in CORES if core.runs(info, dtype))
+    fragment = fragment_of(info, dtype)
+    return tuple(core for core in (*CORES, *OF_NARROW) if core.fragment == fragment and core.runs(info, dtype))
 
 
-def offers(info: DeviceInfo, module: str, dtype: str) -> bool:
+def offers(info: DeviceInfo, module: str, dtype: str, fragment: Fragment = WHOLE) -> bool:
     """Tell whether a device has matrix cores of a type of halves, whole subgroups, and what a shipped module needs."""
-    features, kind = info.features, SHORT[dtype]
-    shape = "x".join(map(str, _FRAGMENT)) + f" {kind}*{kind}->f32"
-    if shape not in features.cooperative_matrix or not features.subgroup_control:
-        return False
-    return not missing(declared.shipped(module).capabilities, features)
+    return has(info, fragment, dtype) and not missing(declared.shipped(module).capabilities, info.features)
 
 
 def streams(info: DeviceInfo, dtype: str) -> bool:

@@ -111,10 +111,10 @@ class Config:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
         if self.head_dim % 2:
             raise InvalidUsageError(f"a head of {self.head_dim} elements has no pairs that could be turned")
-        given = [name for name in ("local_theta", "scale") if getattr(self, name) is not None]
-        for name in ("epsilon", "theta", *given):
-            if not is_positive(getattr(self, name)):
-                raise InvalidUsageError(f"the model's {name} is a number above 0, not {getattr(self, name)!r}")
+        for name in ("epsilon", "theta", "local_theta", "scale"):
+            value, optional = getattr(self, name), name in ("local_theta", "scale")
+            if not (is_positive(value) or (optional and value is None)):
+                raise InvalidUsageError(f"the model's {name} is a number above 0, not {value!r}")
         found = self.scaling
         factors = found.values() if isinstance(found, Mapping) else found if isinstance(found, tuple) else (found,)
         for factor in factors:

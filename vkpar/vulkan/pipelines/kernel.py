@@ -15,11 +15,10 @@ from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import declared, shader
 from vkpar.vulkan.pipelines.checks import check_shared
-from vkpar.vulkan.pipelines.declared import Declared
+from vkpar.vulkan.pipelines.declared import COOPERATIVE_MATRIX, Declared
 
 _FULL_SUBGROUPS: Final = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
 _REQUIRED_SIZE: Final = "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo"
-_COOPERATIVE_MATRIX: Final = 6022  # the capability
 _WIDEST: Final = 128  # invocations of the widest subgroups that there are
 PACKS_HALVES: Final = 2046  # the specialization constant of shaders/common/halfs.glsl
 
@@ -155,11 +154,23 @@ def needs_full(declared: Declared, constants: Mapping[int, int], subgroup: int) 
         constants: its specialization constants by number.
         subgroup: invocations of a subgroup where the device can be told to fill these, else 0.
     """
-    if not subgroup or _COOPERATIVE_MATRIX not in declared.capabilities:
+    if not subgroup or COOPERATIVE_MATRIX not in declared.capabilities:
         return False
     width = declared.width if declared.width_id is None else constants.get(declared.width_id, declared.width)
     # VUID-VkPipelineShaderStageCreateInfo-flags-02759: SPIR-V 1.6 lets sizes vary, so that all of them have to fit.
     return width % (subgroup if declared.version < (1, 6) else _WIDEST) == 0
+
+
+def required_size(declared: Declared, constants: Mapping[int, int], subgroup: int) -> int:
+    """Return the invocations that the subgroups of a built-in kernel have to be asked for; 0 where they need not be.
+
+    Args:
+        declared: by the module.
+        constants: its specialization constants by number.
+        subgroup: see :func:`needs_full`.
+    """
+    wanted = 0 if declared.subgroup_id is None else constants.get(declared.subgroup_id, 0)
+    return wanted if subgroup and wanted != subgroup else 0
 
 
 class Traits(NamedTuple):
@@ -243,10 +254,11 @@ class PipelineCache:
         with making:
             pipeline = self._pipelines.get(key)
             if pipeline is None:
-                declares, traits = declared.shipped(name), self._traits
-                check_shared(traits.label, name, declares.shared, dict(enumerate(constants)), traits.shared_nbytes)
+                declares, traits, by_id = declared.shipped(name), self._traits, dict(enumerate(constants))
+                check_shared(traits.label, name, declares.shared, by_id, traits.shared_nbytes)
                 layout, spirv = self.layout(bindings, push_nbytes, texels, pushes=pushes), shader.shipped(name)
-                pipeline = self._made(spirv, declares, "main", layout, constants, name)
+                required = required_size(declares, by_id, traits.subgroup)
+                pipeline = self._made(spirv, declares, "main", layout, constants, name, required=required)
                 self._pipelines[key] = pipeline
             self._making.pop(key, None)
             return pipeline

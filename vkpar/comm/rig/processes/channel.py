@@ -127,9 +127,11 @@ class Channel:
             missing = [key for key, _ in left if isinstance(key, int)]
             gone = self.gone(missing)
             overdue = overdue or (time.monotonic() if gone else 0.0)
-            if gone and time.monotonic() - overdue > _GRACE_SECONDS:
+            # One that is waited for may itself wait for another, and say so when its own time is over.
+            late = nap.waited > self._timeout + (_GRACE_SECONDS if len(self.others) > 1 else 0.0)
+            if gone and (late or time.monotonic() - overdue > _GRACE_SECONDS):
                 raise CommunicatorError(f"{what}: {gone}")
-            if nap.waited > self._timeout:
+            if late:
                 names = ", ".join(self.names[key] for key in missing)
                 raise CommunicatorError(
                     f"{what}: {names or 'MPI'} has not made this call within {self._timeout:g} s",

@@ -36,6 +36,13 @@ def trust(uuids: Sequence[str]) -> None:
 
 def offer(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
     """Return the library whose copy engines carry slots between these ranks and its name, or None and the reason."""
+    vendor, told = reach(ranks)
+    refusal = told if vendor is None else _self_test(ranks)
+    return (None, refusal) if refusal else (vendor, f"{told}, self-test passed")
+
+
+def reach(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
+    """Return the library by which these ranks reach each other's memory and its name, or None and why there is none."""
     refusal = _unlike(ranks)
     if refusal:
         return None, refusal
@@ -44,8 +51,7 @@ def offer(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
         refusal = _apart(vendor, ranks)
     except (UnsupportedError, VulkanError) as error:
         return None, str(error)
-    refusal = refusal or _self_test(ranks)
-    return (None, refusal) if refusal else (vendor, f"{vendor.name}, self-test passed")
+    return (None, refusal) if refusal else (vendor, vendor.name)
 
 
 def _unlike(ranks: Sequence[DeviceInfo]) -> str:

@@ -1,0 +1,105 @@
+"""Elements of 64 bits: what NumPy gives, on devices that compute them; the others say which they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkpar
+from vkpar.errors import UnsupportedError
+
+LONG = ("int64", "uint64", "float64")
+Host = np.ndarray[Any, np.dtype[Any]]
+
+
+def values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Host:
+    if dtype == "float64":
+        made = rng.standard_normal(shape) * 10.0 ** rng.integers(-200, 200, shape)
+        return np.where(rng.random(shape) < 0.1, rng.choice([0.0, -0.0, np.inf, -np.inf, np.nan], shape), made)
+    bits = rng.integers(0, 1 << 64, shape, dtype=np.uint64).view(dtype)
+    return np.where(rng.random(shape) < 0.3, rng.integers(0, 4, shape).astype(dtype), bits)
+
+
+def computes(device: vkpar.Device, dtype: str) -> bool:
+    features = device.info.features
+    return features.float64 if dtype == "float64" else features.int64
+
+
+@pytest.mark.parametrize("dtype", LONG)
+def test_by_element(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    a, b = values(rng, dtype, (31, 37)), values(rng, dtype, (31, 37))
+    x, y = device.array(a, dtype), device.array(b, dtype)
+    if not computes(device, dtype):
+        with pytest.raises(UnsupportedError, match=f"does not compute {dtype}"):
+            x + y
+        with pytest.raises(UnsupportedError, match=f"does not compute {dtype}"):
+            x.sum()
+        return
+    words = ["add", "subtract", "multiply", "maximum", "minimum", "less", "less_equal", "equal", "not_equal"]
+    words += ["divide"] if dtype == "float64" else ["mod", "floor_divide", "bitwise_xor", "bitwise_and"]
+    with np.errstate(all="ignore"):
+        for name in words:
+            want = getattr(np, name)(a, b)
+            for got in (getattr(vkpar, name)(x, y), getattr(vkpar, name)(x.T, y.T).T):
+                assert got.dtype == want.dtype
+                np.testing.assert_array_equal(got.numpy(), want, err_msg=name)
+        np.testing.assert_array_equal((x[1:, ::2] + y[:-1, :1]).numpy(), a[1:, ::2] + b[:-1, :1])
+        number = 0.1 if dtype == "float64" else 1 << 40  # which no word holds
+        for each in (3, number, 3):
+            np.testing.assert_array_equal((x * each).numpy(), a * np.array(each, dtype))
+        np.testing.assert_array_equal(vkpar.where(x > y, x, 1).numpy(), np.where(a > b, a, np.array(1, dtype)))
+        np.testing.assert_array_equal((-x).numpy(), -a)
+        np.testing.assert_array_equal(x.clip(1, 2).numpy(), a.clip(1, 2))
+        if dtype != "float64":
+            np.testing.assert_array_equal(
+                (~x >> 3 << (y & 70)).numpy(), (~a >> np.array(3, dtype)) << (b & np.array(70, dtype))
+            )
+    out = device.zeros((31, 40), dtype)
+    vkpar.add(x, 0, out=out[:, 1:38])
+    np.testing.assert_array_equal(out.numpy()[:, 1:38], a + np.array(0, dtype))
+    assert not out[:, 0].numpy().any()
+
+
+@pytest.mark.parametrize("dtype", LONG)
+def test_reductions(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    if not computes(device, dtype):
+        pytest.skip(f"{device} does not compute {dtype}")
+    a = values(rng, dtype, (5, 7, 6)) if dtype != "float64" else rng.integers(-(1 << 40), 1 << 40, (5, 7, 6)) / 4
+    x = device.array(a, dtype)
+    for axis in (None, 0, (0, 2)):
+        for name in ("sum", "max", "min", "any", "all"):
+            got, want = getattr(vkpar, name)(x, axis), getattr(np, name)(a, axis=axis)
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got.numpy(), want, err_msg=name)  # exact: quarters of 2^53 at most
+        np.testing.assert_allclose(x.mean(axis).numpy(), a.mean(axis, np.float64), rtol=1e-4, atol=a.max() * 1e-5)
+    for axis in (None, 1):
+        np.testing.assert_array_equal(x.argmax(axis).numpy(), a.argmax(axis))
+        np.testing.assert_array_equal(x.argmin(axis, keepdims=True).numpy(), a.argmin(axis, keepdims=True))
+        np.testing.assert_array_equal(vkpar.cumsum(x, axis).numpy(), a.cumsum(axis))
+    assert int(vkpar.count_nonzero(x)) == np.count_nonzero(a)
+    if dtype != "float64":
+        np.testing.assert_array_equal(vkpar.prod(x, 1).numpy(), a.prod(1))
+    else:
+        assert vkpar.argmax(device.array([1.0, np.nan, 3.0], dtype)).item() == 1
+
+
+def test_types_that_meet_in_64_bits(device: vkpar.Device) -> None:
+    signed, unsigned, wide = device.array([-1, 2]), device.array([3, 4], "uint32"), device.array([5, 6], "int64")
+    if not computes(device, "int64"):
+        with pytest.raises(UnsupportedError, match="does not compute int64"):
+            signed + unsigned
+        return
+    assert (signed + unsigned).tolist() == [2, 6]
+    assert (signed * wide).dtype == (signed + unsigned).dtype == "int64"
+    assert (wide * 0.5).tolist() == [2.5, 3.0]
+    assert (wide + device.array([1.0], "float16")).dtype == "float16"
+    with pytest.raises(UnsupportedError, match="would be float64"):
+        wide + device.array([1], "uint64")
+    if computes(device, "float64"):
+        long = device.array([0.1], "float64")
+        assert (long + device.array([1.0])).tolist() == [1.1]
+        assert long.astype("float32").tolist() == [np.float32(0.1)]
+    with pytest.raises(UnsupportedError, match="divide computes float64"):
+        wide / 2
