@@ -32,7 +32,11 @@ def _run(source: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(path, marks=pytest.mark.full) if path.stem == "cnn_digits" else path for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_example_runs(example: Path) -> None:
     if "sklearn" in example.read_text() and not find_spec("sklearn") and "VKPAR_REQUIRE_DRIVERS" not in os.environ:
         pytest.skip("no scikit-learn; tools/test installs it")
