@@ -105,7 +105,7 @@ def test_a_shear_wave_fades_as_theory_says(device: vkpar.Device) -> None:
         c = x * speed
         parts.append(device.array((weight * (1 + 3 * c + 4.5 * c * c - 1.5 * speed**2)).astype(np.float32)))
     made = [part.numpy().astype(np.float64) for part in flow(parts, rate, steps)]
-    mass = sum(made)
+    mass = np.sum(made, 0)
     now = sum(x * part for (x, _), part in zip(DIRECTIONS, made, strict=True)) / mass
     viscosity = (1 / rate - 0.5) / 3
     want = np.exp(-viscosity * (2 * np.pi / size) ** 2 * steps)

@@ -15,6 +15,7 @@ from conftest import found
 ROOT = Path(__file__).resolve().parents[2]
 # Programs; what pytest runs has its test in tests/device/test_pytest_plugin.py.
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if not path.name.startswith("test_"))
+LONG = pytest.mark.skipif(os.environ.get("VKPAR_TEST_FULL") != "1", reason="kernels take SwiftShader long: --full only")
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PAGES = {
     page: blocks
@@ -32,7 +33,11 @@ def _run(source: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(path, marks=LONG) if path.stem == "cnn_digits" else path for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_example_runs(example: Path) -> None:
     if "sklearn" in example.read_text() and not find_spec("sklearn") and "VKPAR_REQUIRE_DRIVERS" not in os.environ:
         pytest.skip("no scikit-learn; tools/test installs it")
