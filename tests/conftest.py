@@ -33,6 +33,7 @@ settings.register_profile("full", max_examples=200, deadline=None, suppress_heal
 settings.load_profile("full" if FULL else "sample")
 
 # Drivers that tests know by name: the selector part that opens them.
+_USUAL = 2  # one case of so many runs by default of tests that need a device and have no sample of their own
 KNOWN = ("llvmpipe", "swiftshader")
 
 
@@ -134,7 +135,10 @@ def interruptible() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what a sample does not have of tests that are marked so; a test always keeps a case on each driver."""
+    """Leave out what a sample does not have; a test always keeps a case on each driver.
+
+    Tests that need no device run whole unless they are marked; of others one case in :data:`_USUAL` runs.
+    """
     if FULL:
         return
     kept: list[pytest.Item] = []
@@ -145,7 +149,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         index = item.callspec.params.get("vk_device", "") if hasattr(item, "callspec") else ""
         driver = found()[int(index)].driver_name if str(index).isdigit() else ""
         name = item.nodeid.partition("[")[0], driver
-        chosen = mark is None or name not in seen or zlib.crc32(item.nodeid.encode()) % mark.args[0] == 0
+        every = mark.args[0] if mark else 1 if "unit" in item.path.parts else _USUAL
+        chosen = name not in seen or zlib.crc32(item.nodeid.encode()) % every == 0
         seen.add(name)
         (kept if chosen else left).append(item)
     if left:
