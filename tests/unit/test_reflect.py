@@ -65,6 +65,8 @@ def test_shipped_kernels(kernel: str) -> None:
     assert 1 <= math.prod(found.entries["main"].local_size) <= 1024
     more = kernel.startswith(("matvec_send_rows1024", "matvec_cores"))  # taken where the device has so much
     shared = 33 << 10 if more else 32 << 10
+    if kernel == "quantized_cores_mixed":  # likewise, by the same choice as of all quantised products on matrix cores
+        shared = 48 << 10
     assert found.entries["main"].shared_nbytes <= shared
     newest = (1, 6) if kernel.startswith("attention_cores2") else (1, 5)
     assert found.version <= newest  # 1.6 is for devices with Vulkan 1.3
@@ -78,7 +80,7 @@ def test_shipped_kernels(kernel: str) -> None:
     else:
         assert found.foreign == ""
         dots = kernel.startswith("quantized_dots")  # these, and those of subgroups, are taken where the device has them
-        subgroups = dots or "_subgroups" in kernel or kernel.startswith("attention_warps")
+        subgroups = dots or "_subgroups" in kernel or kernel.startswith(("expert_few", "attention_warps"))
         # words of 64 bits, for lavapipe: others never load these
         lanes = kernel.startswith(("matmul_wide", "matvec_lanes", "matvec_steps"))
         pairs = lanes or kernel == "take_u64" or kernel.startswith(("reduce_rows_w64", "reduce_columns_w64"))
@@ -88,10 +90,13 @@ def test_shipped_kernels(kernel: str) -> None:
         subgroups = subgroups or lanes
         features = dataclasses.replace(WITH_SUBGROUPS if subgroups else NO_FEATURES, integer_dot=dots, int64=pairs)
         if not kernel.startswith(
-            ("matmul_coop", "matvec_cores", "attention_cores", "quantized_cores")
+            ("matmul_coop", "matvec_cores", "attention_cores", "quantized_cores", "expert_cores")
         ):  # what they need: tests/unit/test_cores.py
             assert missing(found.capabilities, features) == doubles
-        assert found.bindings == _bindings(kernel, len(found.bindings))
+        if kernel.startswith("expert_few"):  # forms that do without some bindings have the layout of all
+            assert {0, 1, 2, 3} <= found.bindings <= set(range(10))
+        else:
+            assert found.bindings == _bindings(kernel, len(found.bindings))
     assert found.bindings
     assert found.push_nbytes <= 128
     assert found.push_nbytes % 4 == 0

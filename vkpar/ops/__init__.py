@@ -127,13 +127,16 @@ documents.by_element((
     reciprocal, rsqrt, sigmoid, silu, sin, sinh, sqrt, tan, tanh,
 ), documents.FLOATS)  # fmt: skip
 documents.by_element((
-    abs, ceil, equal, floor, floor_divide, greater, greater_equal, isfinite, isinf, isnan, less, less_equal,
-    logical_and, logical_not, logical_or, logical_xor, maximum, minimum, mod, multiply, not_equal, relu, round, sign,
-    square, trunc,
+    ceil, floor, isfinite, isinf, isnan, logical_and, logical_or, logical_xor, relu, round, sign, square, trunc,
 ), f"{documents.FLOATS}, {documents.WHOLE}, bool")  # fmt: skip
-documents.by_element((negative, subtract), f"{documents.FLOATS}, {documents.WHOLE}")
+documents.by_element((
+    abs, equal, floor_divide, greater, greater_equal, less, less_equal, logical_not, maximum, minimum, mod, multiply,
+    not_equal,
+), f"{documents.FLOATS}, {documents.WHOLE}, bool; {documents.LONG}")  # fmt: skip
+documents.by_element((negative, subtract), f"{documents.FLOATS}, {documents.WHOLE}; {documents.LONG}")
 documents.by_element(
-    (bitwise_and, bitwise_or, bitwise_xor, invert, left_shift, right_shift), f"{documents.WHOLE}, bool"
+    (bitwise_and, bitwise_or, bitwise_xor, invert, left_shift, right_shift),
+    f"{documents.WHOLE}, bool; int64, uint64 where the device computes them",
 )
 for _functions, _other in (
     ((mean, max, min, prod, any, all, count_nonzero, logsumexp), sum),

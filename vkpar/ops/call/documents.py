@@ -8,6 +8,7 @@ from typing import Any, Final
 
 FLOATS: Final = "float32, float16, bfloat16"
 WHOLE: Final = "int32, uint32, int8, uint8, int16, uint16"
+LONG: Final = "int64, uint64, float64 where the device computes them"
 _OPERANDS: Final = {
     "x": "of any shape; {types}.",
     "a": "an array, or a number where ``b`` is an array; {types}.",

@@ -28,6 +28,13 @@ class Experts(NamedTuple):
         gate_up: the matrices of gates and of what these let through, (hidden) columns each: rows of both one after the
             other in one stack, or a stack of each.
         down: the matrices back to the residual stream.
+
+    Examples:
+        >>> from vkpar.parallel import MixtureOfExperts
+        >>> gate, up = np.zeros((2, 4, 16, 8), "float32")
+        >>> experts = MixtureOfExperts.cut(gate, up, gate.transpose(0, 2, 1), comm=comm)
+        >>> experts[0].nbytes
+        3072
     """
 
     gate_up: tuple[Stack, ...]
@@ -62,6 +69,7 @@ class MixtureOfExperts:
         UnsupportedError: more than 512 experts, or more bytes of them than a kernel sees at once.
 
     Examples:
+        >>> from vkpar.parallel import MixtureOfExperts
         >>> generator = np.random.default_rng(0)
         >>> gate, up = (generator.standard_normal((4, 16, 8)).astype("float32") for _ in range(2))
         >>> experts = MixtureOfExperts.cut(gate, up, gate.transpose(0, 2, 1), comm=comm)
