@@ -117,6 +117,12 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^quantized_matvec_", "TURNS", (1, 1, 1)),
     ("^quantized_matvec_q8_0_rows8", "PASSES", (2, 2, 2)),
     ("^quantized_matvec_", "PASSES", (1, 1, 1)),
+    # mixtures of experts
+    ("^expert_few", "ACTIVATION", (0, 4, 4)),
+    ("^expert_few", "SPAN", (32, 32, 64)),
+    ("^expert_few", "COLUMNS", (2, 4, 2)),
+    ("^expert_few", "TURNS", (1, 2, 4)),
+    ("^expert_groups", "TILE", (4, 32, 32)),
     # copies of regions; what collectives sum, and how
     ("^region_", "AXES", (1, 3, 6)),
     ("^(wire|norm_gather)_", "SOURCES", (1, 3, 15)),

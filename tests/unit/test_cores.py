@@ -192,7 +192,8 @@ def test_the_manifest_says_what_kernels_need(name: str) -> None:
 
 def test_no_other_kernel_needs_matrix_cores() -> None:
     for name in MANIFEST:
-        assert cores_of(name) == name.startswith(("matmul_coop", "matvec_cores", "attention_cores", "quantized_cores"))
+        kinds = ("matmul_coop", "matvec_cores", "attention_cores", "quantized_cores", "expert_cores")
+        assert cores_of(name) == name.startswith(kinds)
 
 
 # --- the choice ---
