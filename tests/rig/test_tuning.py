@@ -23,13 +23,14 @@ from helpers.process.children import check_child, child_environment, run_child
 from helpers.vulkan.handles import held
 
 import vkpar
-from vkpar import InvalidUsageError
+from vkpar import InvalidUsageError, env
 from vkpar.cli import main as cli
 from vkpar.comm import selftest, wires
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import BUILT_IN, MEASURED, Choice, Trial, Tuning
 from vkpar.comm.plan.shares import Costs
 from vkpar.comm.tune import measure, opening, store
+from vkpar.parallel.rates import cache as rates
 from vkpar.vulkan.machine import instance
 
 pytestmark = pytest.mark.rig
@@ -129,6 +130,16 @@ def test_a_file_that_makes_no_sense_is_not_used(
     for text in ("{", "[" * 200_000, '{"choices":' * 100_000):
         file.write_text(text)
         assert store.load(comm._engine.rig) is None
+
+
+def test_what_is_measured_of_slow_links_is_kept_apart(rig: Open) -> None:
+    """A rig that plays slow links neither reads nor spoils what was measured of the links as they are."""
+    usual = store.path(rig("LL")._engine.rig)
+    with env.override(slow_links=4):
+        slow = store.path(rig("LL")._engine.rig)
+        assert rates.number("kept apart", {}, lambda: 4.0, 0.0, 9.0) == 4
+    assert rates.number("kept apart", {}, lambda: 1.0, 0.0, 9.0) == 1
+    assert slow != usual
 
 
 def giant(path: Path) -> None:

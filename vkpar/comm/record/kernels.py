@@ -115,7 +115,7 @@ class Recorder:
         self._spec = spec
         self._operands = operands
         self.tape = Tape(self._device.handle, rig.pools[rank], places)
-        self._slow = SlowRoad.of(rig, rank, slab, spec.plan, self._slots.range)
+        self._slow = None if copies else SlowRoad.of(rig, rank, slab, spec.plan, self._slots.range)
         self._processor = processor(self._device.info)
         self._texels = TEXELS if self._processor == "texel" else 0
         verbatim = spec.plan.is_verbatim(spec.plan.contribution) or spec.plan.is_verbatim(spec.plan.final)

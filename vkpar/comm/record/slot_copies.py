@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from vkpar import env
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import SlotCopy, Step
@@ -40,6 +41,7 @@ class CopyRecorder:
         self._nslots = rig.arena.nslots
         self._slab = slab
         self._plan = plan
+        self._times = max(1, env.get().slow_links)
         self.tape = Tape(device.handle, rig.pools[number])
 
     def record(self, step: Step, **_: bool) -> None:
@@ -52,7 +54,7 @@ class CopyRecorder:
         if self.timer:
             self.timer.record_begin(commands)
         commands.record_acquire(self._shared, () if sends else shared)
-        for there, here in pairs:
+        for there, here in pairs * self._times:
             commands.record_copy(here, there) if sends else commands.record_copy(there, here)
         commands.record_release(self._shared, shared if sends else ())
         if self.timer:

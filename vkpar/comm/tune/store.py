@@ -52,6 +52,7 @@ def describe(rig: Rig) -> dict[str, Any]:
         "path": env.get().path,
         "spin_us": env.get().spin_us,
         "debug": env.get().debug,
+        "slow_links": env.get().slow_links,
         "validation": instance.validating(),
         "cores": len(os.sched_getaffinity(0)),
     }

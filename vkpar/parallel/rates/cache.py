@@ -35,6 +35,7 @@ def number(what: str, about: dict[str, Any], measure: Callable[[], float], least
         "format": _FORMAT,
         "vkpar": __version__,
         "debug": env.get().debug,
+        "slow_links": env.get().slow_links,
         "validation": instance.validating(),
         **about,
     }
