@@ -147,19 +147,28 @@ def captured(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
     with env.override(tuning="off"), Communicator(devices, timeout=DOCTOR_COLLECTIVE_SECONDS) as comm:
         x = [device.array(row) for device, row in zip(devices, rows, strict=True)]
         w = [device.array(weight) for device, weight in zip(devices, weights, strict=True)]
-        eager = [array.numpy() for array in _step(comm, x, w)]
-        with vkpar.capture(devices, comm=comm) as graph:
-            made = _step(comm, x, w)
-        with closing(graph):
-            wrong = 0
-            for turn in range(_ROUNDS):
-                place.stage(f"in launch {turn}")
-                graph.launch().wait(DOCTOR_COLLECTIVE_SECONDS)
-                wrong += sum(_different(array, row) for array, row in zip(made, eager, strict=True))
+        wrong = _wrong_when_captured(comm, x, w, place.stage)
     if wrong:
         yield Finding.of(FAILED, f"{wrong} elements differ from those of the same step, not captured", _LINK)
     else:
         yield Finding.of(OK, f"a product, a sum and an addition, launched {_ROUNDS} times, as eager bit for bit")
+
+
+def _wrong_when_captured(
+    comm: Communicator, x: Sequence[vkpar.Array], w: Sequence[vkpar.Array], stage: Callable[[str], object] | None = None
+) -> int:
+    """Return how many elements of a captured step, launched again and again, differ from those of the eager one."""
+    eager = [array.numpy() for array in _step(comm, x, w)]
+    with vkpar.capture(comm.devices, comm=comm) as graph:
+        made = _step(comm, x, w)
+    wrong = 0
+    with closing(graph):
+        for turn in range(_ROUNDS):
+            if stage is not None:
+                stage(f"in launch {turn}")
+            graph.launch().wait(DOCTOR_COLLECTIVE_SECONDS)
+            wrong += sum(_different(array, row) for array, row in zip(made, eager, strict=True))
+    return wrong
 
 
 def _step(comm: Communicator, x: Iterable[vkpar.Array], w: Iterable[vkpar.Array]) -> list[vkpar.Array]:
@@ -241,15 +250,7 @@ def _found(wrong: int, told: str) -> Finding:
 def captured_over_processes(meeting: Meeting) -> Iterator[Finding]:
     """Check that a captured step of products and sums gives what it gives eagerly, bit for bit, each time."""
     comm = meeting.comm
-    x, w = _operands(comm.devices, comm.local_ranks.start)
-    eager = [array.numpy() for array in _step(comm, x, w)]
-    with vkpar.capture(comm.devices, comm=comm) as graph:
-        made = _step(comm, x, w)
-    wrong = 0
-    with closing(graph):
-        for _ in range(_ROUNDS):
-            graph.launch().wait(DOCTOR_COLLECTIVE_SECONDS)
-            wrong += sum(_different(array, row) for array, row in zip(made, eager, strict=True))
+    wrong = _wrong_when_captured(comm, *_operands(comm.devices, comm.local_ranks.start))
     yield _found(sum(meeting.job.gather(wrong)), f"a step with a sum, launched {_ROUNDS} times, as eager bit for bit")
 
 
