@@ -128,7 +128,7 @@ def test_auto_goes_by_the_plan(rig: Rig) -> None:
 
 def test_what_decides_is_measured(rig: Rig) -> None:
     comm = rig("LL")
-    assert speed.halves_ratio(comm, 64, 64) is None or not comm.devices[0].info.is_cpu
+    assert speed.halves_ratio(comm.devices, 64, 64, comm) is None or not comm.devices[0].info.is_cpu
     with ExitStack() as stack:
         weights = speed._Weights(comm.devices, 64, 6, 64)
         whole, halves = (speed._Chain(stack, weights, comm, cut).seconds() for cut in (6, 3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
 from itertools import accumulate
@@ -146,9 +145,8 @@ def _with_halves(made: Plan, comm: Rig) -> Plan:
     ranks = sum(ratio > 0 for ratio in made.ratios)
     if made.mode != "tensor" or ranks < 2:
         return made
-    with ExitStack() as stack:
-        summing = comm if isinstance(comm, Communicator) else stack.enter_context(Communicator(devices_of(comm)))
-        ratio = speed.halves_ratio(summing, made.spec.width, made.spec.inner(ranks))
+    summing = comm if isinstance(comm, Communicator) else None
+    ratio = speed.halves_ratio(devices_of(comm), made.spec.width, made.spec.inner(ranks), summing)
     if ratio is None:
         return made
     made = replace(made, halves=ratio)

@@ -12,7 +12,6 @@ from functools import partial
 from statistics import fmean
 from typing import Final
 
-from vkpar import env
 from vkpar.arrays.array import Array
 from vkpar.comm import ranks
 from vkpar.comm.communicator import Communicator
@@ -112,7 +111,7 @@ def sum_seconds(comm: Communicator, width: int) -> float:
     return cache.number("sum", {**about, "transports": comm.transports()}, measure, 1e-7, 10.0)
 
 
-def halves_ratio(comm: Communicator, width: int, inner: int) -> float | None:
+def halves_ratio(devices: Sequence[Device], width: int, inner: int, comm: Communicator | None = None) -> float | None:
     """Return how long prompts take in two halves of their rows, of the time of whole ones, in a tensor split.
 
     Between two sums each rank makes a product of ``width`` columns into a block and one out of it. Prompts of
@@ -122,12 +121,16 @@ def halves_ratio(comm: Communicator, width: int, inner: int) -> float | None:
     several processes.
 
     Args:
-        comm: whose ranks sum.
+        devices: that sum.
         width: of the residual stream.
         inner: of what a rank has between the products.
+        comm: a communicator of theirs; None for one that is made for this.
     """
-    if len(comm.devices) < comm.nranks or any(device.info.is_cpu for device in comm.devices):
+    if (comm is not None and len(devices) < comm.nranks) or any(device.info.is_cpu for device in devices):
         return None
+    if comm is None:
+        with Communicator(devices) as made:
+            return halves_ratio(devices, width, inner, made)
 
     def measure() -> float:
         with ExitStack() as stack:
@@ -137,7 +140,7 @@ def halves_ratio(comm: Communicator, width: int, inner: int) -> float | None:
             return halves / whole
 
     about = {"ranks": [cache.describe(device) for device in comm.devices], "width": width, "inner": inner}
-    about |= {"links": [link.kind for link in comm.links()], "slow": env.get().slow_links}
+    about["links"] = [link.kind for link in comm.links()]
     return cache.number("halves", {**about, "transports": comm.transports()}, measure, 0.1, 10.0)
 
 
