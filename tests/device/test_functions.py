@@ -259,8 +259,8 @@ def test_casts(device: vkpar.Device, rng: np.random.Generator, source: str, targ
     view = device.zeros((values.size, 3), target)
     vkpar.cast(device.array(values, source), target, out=view[:, 1])
     np.testing.assert_array_equal(seen(view[:, 1]), want)
-    with pytest.raises(UnsupportedError, match="float64"):
-        device.zeros(3, source).astype("float64")
+    with pytest.raises(UnsupportedError, match="complex64"):
+        device.zeros(3, source).astype("complex64")
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "uint32", "float64", "int8"])
