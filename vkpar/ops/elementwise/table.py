@@ -91,15 +91,15 @@ def _all(inputs: int, *dtypes: str, result: str | None = None) -> tuple[KernelTy
 def _table() -> Iterator[Builtin]:
     # Of what the bits of int32 and uint32 make no difference to there are kernels for int32 alone.
     for name, sign in (("add", "+"), ("subtract", "-"), ("multiply", "*")):
-        yield Builtin(name, f"y = a {sign} b", _all(2, "int32"))
+        yield Builtin(name, f"y = a {sign} b", _all(2, "int32"), "arithmetic")
     yield Builtin("divide", "y = a / b", _floats(2))
     yield Builtin("power", "y = pow(a, b)", _floats(2))
     for name, function in (("maximum", "max"), ("minimum", "min")):
-        yield Builtin(name, f"y = {function}(a, b)", _all(2, *INTEGERS))
+        yield Builtin(name, f"y = {function}(a, b)", _all(2, *INTEGERS), "arithmetic")
     for name, sign in (("equal", "=="), ("not_equal", "!=")):
-        yield Builtin(name, f"y = a {sign} b", _all(2, "int32", result=BOOL))
+        yield Builtin(name, f"y = a {sign} b", _all(2, "int32", result=BOOL), "comparison")
     for name, sign in (("less", "<"), ("less_equal", "<=")):
-        yield Builtin(name, f"y = a {sign} b", _all(2, *INTEGERS, result=BOOL))
+        yield Builtin(name, f"y = a {sign} b", _all(2, *INTEGERS, result=BOOL), "comparison")
     for name in ("exp", "log", "sqrt", "rsqrt", *ACTIVATIONS[1:]):
         yield Builtin(name, f"y = {name}(x)", _floats(1))
     yield Builtin("negative", "y = -x", _all(1, "int32"))
