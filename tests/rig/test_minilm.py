@@ -49,7 +49,13 @@ CASES = [
 ]
 if FULL:
     RATIOS = {"LL": [(1, 1), (3, 1)], "LS": [(1, 1), (3, 1)], "LLL": [(1, 1, 1), (5, 2, 1), (1, 0, 1)]}
-    PRODUCT = [(letters, mode, ratios) for letters, listed in RATIOS.items() for mode in MODES for ratios in listed]
+    PRODUCT = [
+        (letters, mode, ratios)
+        for letters, listed in RATIOS.items()
+        for mode in MODES
+        if mode != "expert"
+        for ratios in listed
+    ]
     CASES += [case for case in PRODUCT if case not in CASES]
 
 

@@ -163,8 +163,10 @@ def test_a_network_is_trained_to_the_same_bits_over_two_processes() -> None:
     assert bits[0] == 2 * bits[1], (several.stderr, alone.stderr)
 
 
-_SPLITS = ["tensor:1:1,layer:1:1 L L"]
+_SPLITS = ["tensor:1:1,layer:1:1 L L", "row:1:3 L L"]
 _MORE_SPLITS = [
+    "row:0:1:2,row:1:0:1 LS S",
+    "row:1:1:1 S S L",
     "tensor:1:1:0,layer:1:0:1,single:0:0:1,tensor:memory LS S",
     "auto:speed,tensor:even S L",
     "layer:even L S",

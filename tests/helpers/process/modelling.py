@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from helpers.process.spanning import devices_of
 from mpi4py.MPI import COMM_WORLD as WORLD
 
 import vkpar
-from vkpar.parallel import Sharded, shard
+from vkpar.parallel import ColumnParallelLinear, Sharded, shard
 from vkpar.parallel.models import Generation, ModelFile, Sampling, open_model, tiny
 
 PROMPT = [int(token) for token in np.random.default_rng(3).integers(0, 300, 40)]
@@ -49,18 +50,34 @@ def moves(comm: vkpar.Communicator) -> list[np.ndarray[Any, Any]]:
     return found
 
 
+def columns(comm: vkpar.Communicator) -> list[np.ndarray[Any, Any]]:
+    """Return what a layer gives that gathers its columns on every rank, though a process may have one rank alone."""
+    weight, x = np.arange(24, dtype=np.float32).reshape(8, 3), np.ones((2, 3), np.float32)
+    given: list[Any] = [None] * comm.nranks
+    for rank, device in zip(comm.local_ranks, comm.devices, strict=True):
+        given[rank] = device.array(x)
+    made = ColumnParallelLinear(weight, comm=comm, gather_output=True)(given)
+    found = [part.numpy() for part in made if part is not None]
+    assert len(found) == len(comm.devices)
+    assert all((each == x @ weight.T).all() for each in found)
+    return found
+
+
 def main() -> None:
     """Generate by each split, over all processes and in the first alone."""
     splits, *letters = sys.argv[1:]
     faulthandler.dump_traceback_later(120, exit=True)
     with tempfile.TemporaryDirectory() as folder:
-        tiny.write_folder(Path(folder))
+        # A row split slices weights of 256 rows and columns.
+        wide = replace(tiny.SIZES, hidden=256, intermediate=320)
+        tiny.write_folder(Path(folder), wide if "row" in splits else tiny.SIZES)
         file = open_model(folder)
         wanted = [
             (mode, ratios.replace(":", ",")) for mode, _, ratios in (one.partition(":") for one in splits.split(","))
         ]
         with vkpar.Communicator(devices_of(letters[WORLD.rank]), wire="f32", mpi=WORLD) as comm:
             moves(comm)
+            columns(comm)
             several = [generated(file, comm, *split) for split in wanted]
         assert WORLD.allgather(several) == [several] * WORLD.size
         if WORLD.rank == 0:

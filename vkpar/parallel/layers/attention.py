@@ -13,7 +13,8 @@ from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.parallel.cut.heads import Heads
-from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
+from vkpar.parallel.layers.gathered import GatheredLinear
+from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, present, there
 from vkpar.unpickled import Unpickled
 
@@ -135,6 +136,11 @@ class ParallelAttention:
         """Return the results on all ranks of a tensor split; see :meth:`RowParallelLinear.summed`."""
         assert isinstance(self._output, RowParallelLinear), "a row split sums nothing"
         return self._output.summed(self._mixed(x, positions, cache, masks))
+
+    def lend(self, rows: int) -> None:
+        """Compute for a rank of another process, in its order; see :meth:`ColumnParallelLinear.lend`."""
+        for layer in (*self._qkv, self._output):
+            layer.lend(rows)
 
     def _mixed(self, x: Inputs, positions: Parts, cache: Sequence[Any], masks: Parts | None) -> Parts:
         made = [layer(x) for layer in self._qkv]

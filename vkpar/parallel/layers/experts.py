@@ -180,6 +180,9 @@ class MixtureOfExperts:
             raise InvalidUsageError(f"a sum over the ranks goes to all of them; the residual is on {targets} alone")
         return joined(self.summed(x), residual, norm, self.post)
 
+    def lend(self, _rows: int) -> None:
+        """Do nothing: a row split leaves experts on the rank that has the stream."""
+
     def summed(self, x: Inputs) -> Parts:
         """Return the results on all ranks, each of them the sum over the ranks."""
         sums, comm = self._parts(x), self._comm

@@ -8,7 +8,8 @@ from typing import Final
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
+from vkpar.parallel.layers.gathered import GatheredLinear
+from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, present, there
 
 
@@ -54,6 +55,11 @@ class ParallelMLP:
         """Return the results on all ranks of a tensor split; see :meth:`RowParallelLinear.summed`."""
         assert isinstance(self._down, RowParallelLinear), "a row split sums nothing"
         return self._down.summed(self._inner(x))
+
+    def lend(self, rows: int) -> None:
+        """Compute for a rank of another process, in its order; see :meth:`ColumnParallelLinear.lend`."""
+        for layer in (*self._gate_up, self._down):
+            layer.lend(rows)
 
     def _inner(self, x: Inputs) -> Parts:
         if self._gate == "swiglu" and len(self._gate_up) == 1 and not self._gate_up[0].gathers:

@@ -23,7 +23,7 @@ from vkpar.ops.tiles.matvec import MOST_ROWS
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.cut.sharding import shard
 from vkpar.parallel.cut.split import Split
-from vkpar.parallel.layers.moving import only, sent
+from vkpar.parallel.layers.moving import lent, only, sent
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, filled, missing, present, there
 
 
@@ -96,6 +96,7 @@ class ColumnParallelLinear:
         split: of the outputs where the weight is not sharded yet; even by default.
         segments: lengths of what lies one after the other in the outputs; see :func:`shard`.
         gather_output: give all columns to the ranks that had ``x``.
+        root: the one rank that has ``x`` and is to have all columns, where processes cannot see it; see :meth:`lend`.
         inputs: type that inputs of more than 8 rows are rounded to before the product, such as ``"float16"``,
             which matrix units take; None keeps theirs.
         results: type of the results of so many rows.
@@ -119,6 +120,7 @@ class ColumnParallelLinear:
         split: Split | Sequence[Split] | None = None,
         segments: Sequence[int] = (),
         gather_output: bool = False,
+        root: int | None = None,
         inputs: str | None = None,
         results: str = "float32",
     ) -> None:
@@ -130,7 +132,7 @@ class ColumnParallelLinear:
         self.linear = Linear(
             comm, self.weight.parts, [None] * comm.nranks if cut is None else cut.parts, inputs, results
         )
-        self.gathers = gather_output
+        self.gathers, self._root = gather_output, root
 
     def _as_weight(self, bias: Any) -> tuple[Sequence[Split] | None, Sequence[int]]:
         if isinstance(bias, Sharded):
@@ -150,47 +152,78 @@ class ColumnParallelLinear:
         if self.gathers and activation is not None:
             raise InvalidUsageError("columns that are gathered have no activation")
         comm, ranks = self.linear.comm, present(self.weight.parts)
+        is_whole = len(comm.devices) == comm.nranks
+        if self.gathers and (self._root is not None or (is_whole and len(present(x)) == 1)):
+            return self._gathered(x, only(x) if self._root is None else self._root, rows_of(x))
         given = sent(x, comm, self.weight.holders)
         made: Parts = [None] * comm.nranks
-        if self.gathers and len(present(x)) == 1:
-            return self._gathered(given, only(x), made)
         for rank in ranks:
             made[rank] = self.linear.on(rank, given[rank], activation=activation)
         if not self.gathers:
             return made
-        rows = next(part.shape[0] for part in given if part is not None)
-        shape = (rows, self.weight.shape[0])
-        dtype = dtypes.resolve(self.linear.results if rows > MOST_ROWS else "float32")
+        rows = rows_of(given)
+        shape, dtype = (rows, self.weight.shape[0]), dtypes.resolve(self._type_of(rows))
         parts = Sharded(comm, shape, dtype, SPLIT, made, axis=1, segments=self.weight.segments)
         return list(parts.mirrored().parts)
 
-    def _gathered(self, x: Inputs, root: int, made: Parts) -> Parts:
-        """Return all columns on ``root``."""
-        comm = self.linear.comm
-        rows = next(part.shape[0] for part in x if part is not None)
-        dtype = self.linear.results if rows > MOST_ROWS else "float32"
-        result = comm.devices[root].empty((rows, self.weight.shape[0]), dtype)
-        pairs: list[tuple[Array, Array]] = []
+    def lend(self, rows: int) -> None:
+        """Compute this process' columns for ``root``, a rank of another one, which calls the layer with so many rows.
+
+        Nothing is done where that rank has the whole weight, or the layer has no root.
+        """
+        if self._root is not None and self.weight.holders != [self._root]:
+            self._gathered([None] * self.linear.comm.nranks, self._root, rows)
+
+    def _type_of(self, rows: int) -> str:
+        return self.linear.results if rows > MOST_ROWS else "float32"
+
+    def _gathered(self, x: Inputs, root: int, rows: int) -> Parts:
+        """Return all columns on ``root``, which alone has ``x``."""
+        comm, holders = self.linear.comm, self.weight.holders
+        if holders != [root]:
+            x = self._lent(x, root, rows)
+        made: Parts = [None] * comm.nranks
+        device = rig.devices(comm)[root]
+        if device is not None:
+            made[root] = device.empty((rows, self.weight.shape[0]), self._type_of(rows))
+        pairs: list[tuple[Array | int, Array | int]] = []
         placed: list[tuple[Array, Array]] = []
-        for rank in present(self.weight.parts):
-            part, start = self.linear.on(rank, x[rank]), 0
-            for low, high in self._ranges(rank):
-                piece, target = part[:, start : start + high - low], result[:, low:high]
-                start += high - low
-                if rank == root:
+        for rank in holders:
+            pieces = self._pieces(rank, x) if rank in comm.local_ranks else None
+            for number, (low, high) in enumerate(self._ranges(rank)):
+                piece = None if pieces is None else pieces[number]
+                target = None if device is None else there(made, root)[:, low:high]
+                if target is None:
+                    if piece is not None:
+                        pairs.append((piece.contiguous(), root))
+                elif piece is not None and rank == root:
                     placed.append((piece, target))
-                    continue
-                sent, landed = piece.contiguous(), target
-                if not target.is_contiguous:
-                    landed = comm.devices[root].empty(target.shape, dtype)
-                    placed.append((landed, target))
-                pairs.append((sent, landed))
-        if pairs:
+                else:
+                    landed = target if target.is_contiguous else target.device.empty(target.shape, target.dtype)
+                    if landed is not target:
+                        placed.append((landed, target))
+                    pairs.append((rank if piece is None else piece.contiguous(), landed))
+        if holders != [root]:
             comm.send_recv(pairs)
         for piece, target in placed:
             target.copy_from(piece)
-        made[root] = result
         return made
+
+    def _lent(self, x: Inputs, root: int, rows: int) -> Inputs:
+        """Return ``x`` on the ranks that hold columns."""
+        comm, holders = self.linear.comm, self.weight.holders
+        if len(comm.devices) == comm.nranks:
+            return sent(x, comm, holders)
+        dtype = "float32" if self.linear.inputs is None or rows <= MOST_ROWS else self.linear.inputs
+        return lent(x, comm, root, holders, (rows, self.weight.shape[1]), dtype)
+
+    def _pieces(self, rank: int, x: Inputs) -> list[Array]:
+        """Return a rank's columns by range."""
+        part, found, start = self.linear.on(rank, x[rank]), [], 0
+        for low, high in self._ranges(rank):
+            found.append(part[:, start : start + high - low])
+            start += high - low
+        return found
 
     def _ranges(self, rank: int) -> list[tuple[int, int]]:
         found, start = [], 0
@@ -290,6 +323,9 @@ class RowParallelLinear:
         own = present(residual)
         return list(range(comm.nranks)) if own == list(comm.local_ranks) else own
 
+    def lend(self, _rows: int) -> None:
+        """Do nothing: each rank has its own inputs."""
+
     def summed(self, x: Parts, rows: int | None = None) -> Parts:
         """Return the results on all ranks, each of them the sum over the ranks; :func:`joined` adds a residual.
 
@@ -340,24 +376,3 @@ def joined(x: Parts, residual: Parts | None, norm: RMSNorm | None, post: RMSNorm
         return norm.added(x, residual)
     stream: Parts = [None if part is None else ops.add(there(residual, rank), part) for rank, part in enumerate(x)]
     return stream, stream
-
-
-class GatheredLinear:
-    """A layer whose results go to the rank that has the stream: what a row split has in a row-parallel layer's place.
-
-    Args:
-        linear: gathers its output.
-    """
-
-    def __init__(self, linear: ColumnParallelLinear) -> None:
-        self._linear = linear
-
-    def __call__(
-        self,
-        x: Parts,
-        residual: Parts | None = None,
-        norm: RMSNorm | None = None,
-        post: RMSNorm | None = None,
-    ) -> tuple[Parts, Inputs]:
-        """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`."""
-        return joined(self._linear(x), residual, norm, post)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vkpar import ops
+from vkpar.arrays.array import Array
 from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, UnsupportedError
@@ -27,6 +29,35 @@ def carried(x: Parts, comm: Communicator, source: int, rank: int, shape: tuple[i
         made[rank] = device.empty(shape, "float32" if given is None else given.dtype)
     ends = source if given is None else given, rank if device is None else there(made, rank)
     comm.send_recv([] if isinstance(ends[0], int) and isinstance(ends[1], int) else [ends])
+    return made
+
+
+def lent(x: Inputs, comm: Communicator, root: int, ranks: Sequence[int], shape: tuple[int, ...], dtype: str) -> Inputs:
+    """Return ``x`` of the rank ``root`` with copies on ``ranks``, some of which other processes have.
+
+    Every process calls it, with nothing where ``root`` lives elsewhere.
+
+    Args:
+        x: by rank.
+        comm: the communicator.
+        root: the rank that has it.
+        ranks: those that are to have it, too; the same in every process, as ``shape`` and ``dtype`` are.
+        shape: of what is sent.
+        dtype: its type.
+    """
+    made = arrays_of(x)
+    source = made[root]
+    if source is not None and source.dtype != dtype:
+        made[root] = source = ops.cast(source, dtype)
+    pairs: list[tuple[Array | int, Array | int]] = []
+    for rank, device in enumerate(rig.devices(comm)):
+        if rank == root or rank not in ranks:
+            continue
+        if device is not None:
+            made[rank] = device.empty(shape, dtype)
+        if device is not None or source is not None:
+            pairs.append((root if source is None else source, rank if device is None else there(made, rank)))
+    comm.send_recv(pairs)
     return made
 
 

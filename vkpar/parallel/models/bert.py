@@ -15,7 +15,8 @@ from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.layers.embedding import ParallelEmbedding
-from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
+from vkpar.parallel.layers.gathered import GatheredLinear
+from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
 from vkpar.parallel.layers.moving import moved
 from vkpar.parallel.layers.norms import Parts, present
 from vkpar.parallel.models import bert_config as names

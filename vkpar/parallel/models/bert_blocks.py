@@ -17,7 +17,8 @@ from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.parallel.cut.heads import Heads
 from vkpar.parallel.cut.split import Split, cut
-from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
+from vkpar.parallel.layers.gathered import GatheredLinear
+from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import Parts, present
 
 

@@ -19,7 +19,8 @@ from vkpar.parallel.layers.attention import ParallelAttention
 from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.experts import Experts, MixtureOfExperts
 from vkpar.parallel.layers.feedforward import ParallelMLP
-from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
+from vkpar.parallel.layers.gathered import GatheredLinear
+from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import RMSNorm
 from vkpar.parallel.models import loading, naming
 from vkpar.parallel.models.config import Config
@@ -36,6 +37,11 @@ class DecoderBlock(NamedTuple):
     attention: ParallelAttention
     forward_norm: RMSNorm
     forward: ParallelMLP | MixtureOfExperts
+
+    def lend(self, rows: int) -> None:
+        """Compute what a row split has of its weights in this process, for the rank of another that has the stream."""
+        self.attention.lend(rows)
+        self.forward.lend(rows)
 
 
 class Builder(loading.Taking):
@@ -249,7 +255,10 @@ class Builder(loading.Taking):
         self._counted([] if bias is None else bias.parts)
         inputs = self._inputs_of(str(weight.dtype))
         results = inputs if halves and inputs is not None else "float32"
-        return ColumnParallelLinear(weight, bias, comm=comm, gather_output=gathers, inputs=inputs, results=results)
+        root = self._placement.streams[0][0] if gathers else None
+        return ColumnParallelLinear(
+            weight, bias, comm=comm, gather_output=gathers, root=root, inputs=inputs, results=results
+        )
 
     def _inputs_of(self, kind: str) -> str | None:
         """Return what the inputs of a weight of a kind are rounded to."""

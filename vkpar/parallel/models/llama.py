@@ -339,9 +339,13 @@ class Llama(Closable, Unpickled):
     def _through(self, stage: Stage, given: Parts, positions: Parts) -> tuple[Parts, Inputs]:
         """Return the residual stream after a stage's blocks, and after the last block its norm.
 
-        ``given`` are tokens, or what came out of the stage before.
+        ``given`` are tokens, or what came out of the stage before. A process without the stage's ranks lends its own.
         """
         blocks, windows = self._blocks, self._windows
+        if not set(stage.ranks) & set(self.comm.local_ranks):
+            for block in blocks[stage.first : stage.stop]:
+                block.lend(there(positions, self._here).size)
+            return [None] * self.comm.nranks, [None] * self.comm.nranks
         if self.in_halves(there(given, present(given)[0]).shape[0]):
             caches = self._cache.layers
             return two_halves.through(blocks, caches, self._embedding, self._norm, given, positions, windows)

@@ -230,14 +230,12 @@ def through_all(
 ) -> tuple[Parts, Inputs]:
     """Return the residual stream after all stages, moved from each to the next, and its norm.
 
-    A process that has none of a stage's ranks leaves it out, but for the calls that move the stream.
+    A process that has none of a stage's ranks makes the calls that move the stream, too.
     """
-    here, shape = comm.local_ranks, (there(tokens, comm.local_ranks.start).size, width)
+    shape = there(tokens, comm.local_ranks.start).size, width
     stream: Parts = [None] * comm.nranks
     normed: Inputs = stream
     for number, stage in enumerate(stages):
         given = tokens if not number else carried(stream, comm, stages[number - 1].ranks[0], stage.ranks[0], shape)
-        stream, normed = [None] * comm.nranks, [None] * comm.nranks
-        if any(rank in here for rank in stage.ranks):
-            stream, normed = through(stage, given, positions)
+        stream, normed = through(stage, given, positions)
     return stream, normed

@@ -116,7 +116,6 @@ def known_of(comm: Rig) -> RigFacts:
         piece=min(facts.piece for facts in each),
         turned=frozenset(first + rank for first, facts in zip(firsts, each, strict=False) for rank in facts.turned),
         bindings=tuple(nbytes for facts in each for nbytes in facts.bindings),
-        processes=len(each),
     )
 
 
@@ -282,8 +281,6 @@ def _attempt(
     batch: int,
 ) -> Plan:
     """Return the plan of one mode; an UnsupportedError where it is not possible, or does not fit."""
-    if mode == "row" and facts.processes > 1:
-        raise UnsupportedError("row: slices of weights lie in one process; this communicator is over several")
     tries = [tuple(each) for each in (ratios, spare) if each is not None]
     if mode == "single":
         tries = _alone(facts, ratios)

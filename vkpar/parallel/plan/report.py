@@ -32,7 +32,6 @@ class RigFacts:
         piece: tokens of a prompt that go through the blocks together.
         turned: the ranks whose products of many rows take copies of transposed weights.
         bindings: the most bytes that a kernel sees at once; none where that is no limit.
-        processes: that have the ranks.
     """
 
     names: tuple[str, ...]
@@ -43,7 +42,6 @@ class RigFacts:
     piece: int = BATCH
     turned: frozenset[int] = frozenset()
     bindings: tuple[int, ...] = ()
-    processes: int = 1
 
     @property
     def nranks(self) -> int:
