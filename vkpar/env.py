@@ -67,6 +67,13 @@ class Environment:
         "auto",
         ("auto", "peer", "staged", "mapped"),
     )
+    peer: str = _setting(
+        "VKPAR_PEER",
+        "vendors whose copy engines may carry slots between cards: auto, those on whose cards it was run; try, AMD's by"
+        " HIP, too, where the self-test passes",
+        "auto",
+        ("auto", "try"),
+    )
     wire: str = _setting(
         "VKPAR_WIRE",
         "how sums and averages of float32 cross links where a communicator is not told: "

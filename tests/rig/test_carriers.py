@@ -86,6 +86,18 @@ def test_sums_are_exact_and_carried(
             assert vendor.copied_bytes - before >= 4 * count * (RANKS - 1) // RANKS
 
 
+def test_waits_with_a_mask(ranks: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    given = integers(0, 1000)
+    arrays = [device.array(rows) for device, rows in zip(ranks, given, strict=True)]
+    with (
+        carried(monkeypatch, masks=True),
+        env.override(tuning="off"),
+        vkpar.Communicator(ranks, transport="peer", timeout=60) as comm,
+    ):
+        comm.all_reduce(arrays).wait()
+        np.testing.assert_array_equal(arrays[0].numpy(), sum(given))
+
+
 Run = Callable[[vkpar.Communicator, Sequence[vkpar.Array]], object]
 CALLS: dict[str, Run] = {
     "all_reduce": lambda comm, a: comm.all_reduce(a),
@@ -310,6 +322,7 @@ def test_auto_goes_on_where_the_library_refuses_a_card(
 ) -> None:
     class Refuses:
         name = "CUDA"
+        masks = False
 
         def card(self, info: object) -> None:
             raise CudaError("CUDA_ERROR_DEVICE_UNAVAILABLE", "cuDevicePrimaryCtxRetain")

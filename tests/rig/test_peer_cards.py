@@ -98,7 +98,7 @@ def test_what_never_comes_is_a_typed_error(cards: list[vkpar.Device], monkeypatc
     carriers = comm._engine.rig.carriers
     assert carriers is not None
     address = ctypes.cast(nothing, ctypes.c_void_p).value
-    monkeypatch.setattr(carriers, "_lanes", Roads(comm._engine.rig.group, [address] * 5, []))
+    monkeypatch.setattr(carriers, "_lanes", Roads(comm._engine.rig.group, [address] * 5, False, []))
     arrays = [device.zeros(1000) for device in cards]
     with pytest.raises(CommunicatorError, match=r"no timeline advanced for 2"):
         comm.all_reduce(arrays).wait()
@@ -133,7 +133,7 @@ def test_what_never_comes_ends_beside_other_communicators(cards: list[vkpar.Devi
     comms = [vkpar.Communicator(cards, transport="peer", timeout=4) for _ in range(4)]
     carriers = comms[0]._engine.rig.carriers
     assert carriers is not None
-    carriers._lanes = Roads(comms[0]._engine.rig.group, [address] * 5, [])
+    carriers._lanes = Roads(comms[0]._engine.rig.group, [address] * 5, False, [])
     small = [device.zeros(1000) for device in cards]
     large = [[device.zeros(16 << 20) for device in cards] for _ in comms[1:]]
     works = [comms[0].all_reduce(small)]

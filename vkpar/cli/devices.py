@@ -84,7 +84,7 @@ def _show(devices: str | None, every: list[DeviceInfo], *, verbose: bool, as_jso
 def _others(info: DeviceInfo, every: list[DeviceInfo]) -> Iterator[str]:
     """Yield, for each other card of the vendor, how the card's copy engines reach its memory, or why they do not."""
     for other in every:
-        if other.index != info.index and {info.driver_id, other.driver_id} <= set(peer.VENDORS):
+        if other.index != info.index and {info.driver_id, other.driver_id} <= set(peer.vendors()):
             vendor, told = peer.reach([info, other])
             yield f"{other.index}: {'not reached: ' if vendor is None else 'reached by '}{told}"
 

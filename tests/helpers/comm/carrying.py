@@ -59,9 +59,9 @@ def _variant() -> bytes:
 
 
 @contextmanager
-def carried(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostVendor]:
-    """Have communicators with the transport ``peer`` carry slots by the host inside."""
-    vendor, shipped, record = HostVendor(), shader.shipped, CarriedRecorder._record_flags
+def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False) -> Iterator[HostVendor]:
+    """Have communicators with the transport ``peer`` carry slots by the host inside; ``masks`` as HostVendor has it."""
+    vendor, shipped, record = HostVendor(masks), shader.shipped, CarriedRecorder._record_flags
     into = Carriers.record_flags
 
     def record_flags(self: CarriedRecorder, commands: CommandBuffer, ready: dict, arrivals: dict) -> None:

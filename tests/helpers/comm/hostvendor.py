@@ -122,11 +122,15 @@ class HostVendor:
         mute: memory whose flags cannot be written.
         fails: the status that the next copies end with, 0 for success.
         copied: how many copies were given to streams, and their bytes.
+
+    Args:
+        masks: waits take a mask, as HIP's do.
     """
 
     name = "the host"
 
-    def __init__(self) -> None:
+    def __init__(self, masks: bool = False) -> None:
+        self.masks = masks
         self.numbers = itertools.count()
         self.streams: dict[int, HostStream] = {}
         self.memory: list[HostMemory] = []
@@ -138,7 +142,7 @@ class HostVendor:
         made = [
             ffi.callback("int32_t(void*)", lambda context: 0),
             ffi.callback("int32_t(void**)", lambda context: 0),
-            ffi.callback("int32_t(uintptr_t, uint64_t, uint32_t, uint32_t)", self._wait),
+            ffi.callback(f"int32_t(uintptr_t, uint64_t, uint32_t, uint32_t{', uint32_t' * masks})", self._wait),
             ffi.callback("int32_t(uint64_t, uint64_t, size_t, uintptr_t)", self._copy),
             ffi.callback("int32_t(uintptr_t, uint64_t, uint32_t, uint32_t)", self._write),
         ]
@@ -148,7 +152,8 @@ class HostVendor:
     def card(self, info: DeviceInfo) -> HostCard:
         return HostCard(self)
 
-    def _wait(self, stream: int, address: int, value: int, flags: int) -> int:
+    def _wait(self, stream: int, address: int, value: int, flags: int, mask: int = 0xFFFFFFFF) -> int:
+        assert mask == 0xFFFFFFFF
         word = ctypes.c_uint32.from_address(address)
 
         def wait() -> None:

@@ -175,7 +175,7 @@ class Carriers:
             arrived = memory[dst].address + _word(_ARRIVED, src, number)
             bases = memory[src].address, memory[dst].address
             lanes.append(Lane(src, dst, number, self._cards[src].context, stream.handle, raised, arrived, *bases))
-        self._lanes = Roads(group, self.vendor.functions, lanes)
+        self._lanes = Roads(group, self.vendor.functions, self.vendor.masks, lanes)
 
     def abort(self) -> None:
         """Let everything that waits for a flag run out: kernels and streams; their data is undefined.

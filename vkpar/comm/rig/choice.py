@@ -51,7 +51,7 @@ def carriers(
             return None, str(error)
     if forced:
         raise UnsupportedError(f"transport {peer.NAME}: {road}; take auto")
-    return None, road if {device.info.driver_id for device in devices} <= set(peer.VENDORS) else ""
+    return None, road if {device.info.driver_id for device in devices} <= set(peer.vendors()) else ""
 
 
 def transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -> Transport:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAME = "CUDA"
-_LIBRARY = "libcuda.so.1"
-_DECLARATIONS = """
+DECLARATIONS = """
 typedef struct { char bytes[16]; } CUuuid;
 typedef struct { int type; int id; } CUmemLocation;
 typedef struct {
@@ -68,7 +67,7 @@ _STREAM_FUNCTIONS = (
 
 
 class CudaError(VulkanError):
-    """A call of CUDA's driver library failed; ``result`` is the status by name, ``call`` the function."""
+    """A call of CUDA's driver library, or of HIP, failed; ``result`` is the status by name, ``call`` the function."""
 
 
 class Cuda:
@@ -79,24 +78,34 @@ class Cuda:
     """
 
     name = NAME
+    masks = False
+    _library, _declarations = "libcuda.so.1", DECLARATIONS
 
     def __init__(self) -> None:
         self.ffi = FFI()
-        self.ffi.cdef(_DECLARATIONS)
+        self.ffi.cdef(self._declarations)
         try:
-            self.lib: Any = self.ffi.dlopen(_LIBRARY)
-            addresses = [self.ffi.cast("uintptr_t", getattr(self.lib, name)) for name in _STREAM_FUNCTIONS]
+            self._lib: Any = self.ffi.dlopen(self._library)
+            addresses = [self.ffi.cast("uintptr_t", self.function(name)) for name in _STREAM_FUNCTIONS]
         except (OSError, AttributeError) as error:
-            raise UnsupportedError(f"{_LIBRARY} cannot be used: {error}") from error
+            raise UnsupportedError(f"{self._library} cannot be used: {error}") from error
         self.functions = tuple(map(int, addresses))
-        status = self.lib.cuInit(0)
+        status = self.function("cuInit")(0)
         if status:
-            raise UnsupportedError(f"{_LIBRARY}: cuInit says {self.error_name(status)}")
+            raise UnsupportedError(f"{self._library}: {self.spelled('cuInit')} says {self.error_name(status)}")
+
+    def spelled(self, name: str) -> str:
+        """Return what the library calls a function of CUDA's."""
+        return name
+
+    def function(self, name: str) -> Any:
+        """Return a function."""
+        return getattr(self._lib, self.spelled(name))
 
     def error_name(self, status: int) -> str:
         """Return the name of a status."""
         text = self.ffi.new("char**")
-        known = self.lib.cuGetErrorName(status, text) == 0 and text[0] != self.ffi.NULL
+        known = self.function("cuGetErrorName")(status, text) == 0 and text[0] != self.ffi.NULL
         return self.ffi.string(text[0]).decode() if known else f"status {status}"
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -105,9 +114,9 @@ class Cuda:
         Raises:
             CudaError: its status is not success.
         """
-        status = getattr(self.lib, name)(*arguments)
+        status = self.function(name)(*arguments)
         if status:
-            raise CudaError(self.error_name(status), name)
+            raise CudaError(self.error_name(status), self.spelled(name))
 
     def get(self, name: str, kind: str, *arguments: Any) -> Any:
         """Call a function whose first argument is where it puts its result; return that."""
@@ -119,10 +128,13 @@ class Cuda:
         """Return the card of that UUID."""
         for number in range(int(self.get("cuDeviceGetCount", "int"))):
             device = self.get("cuDeviceGet", "int", number)
-            uuid = self.get("cuDeviceGetUuid", "CUuuid", device)
-            if bytes(self.ffi.buffer(uuid.bytes)).hex() == info.device_uuid.replace("-", ""):
+            if self._is(int(device), info):
                 return CudaCard(self, int(device))
         return None
+
+    def _is(self, device: int, info: DeviceInfo) -> bool:
+        uuid = self.get("cuDeviceGetUuid", "CUuuid", device)
+        return bytes(self.ffi.buffer(uuid.bytes)).hex() == info.device_uuid.replace("-", "")
 
 
 @functools.cache
@@ -150,7 +162,7 @@ class CudaCard:
         try:
             yield self.cuda
         finally:
-            self.cuda.lib.cuCtxPopCurrent_v2(self.cuda.ffi.new("void**"))
+            self.cuda.function("cuCtxPopCurrent_v2")(self.cuda.ffi.new("void**"))
 
     def reaches(self, other: CudaCard) -> bool:
         """Say whether its copy engines read and write ``other``'s memory."""
@@ -194,9 +206,9 @@ class CudaStream:
             CudaError: something of it failed.
         """
         with self._card.current() as cuda:
-            status = cuda.lib.cuStreamQuery(self._stream)
+            status = cuda.function("cuStreamQuery")(self._stream)
             if status not in (0, _NOT_READY):
-                raise CudaError(cuda.error_name(status), "cuStreamQuery")
+                raise CudaError(cuda.error_name(status), cuda.spelled("cuStreamQuery"))
         return bool(status == 0)
 
     def finish(self) -> None:

@@ -38,7 +38,7 @@ int32_t vkp_enqueue(vkp_program *, uint64_t *values, uint32_t *failed);
 typedef struct { uint64_t context, stream, raised, arrived, from, to; uint32_t sent; } vkp_road;
 typedef struct { uint32_t src, dst, lane, first, npieces; } vkp_transfer;
 typedef struct { uint64_t offset, nbytes; } vkp_piece;
-void vkp_group_vendor(vkp_group *, const uint64_t *functions);
+void vkp_group_vendor(vkp_group *, const uint64_t *functions, int masks);
 int vkp_group_road(vkp_group *, uint32_t src, uint32_t dst, uint32_t lane, const vkp_road *);
 uint32_t vkp_group_sent(vkp_group *, uint32_t src, uint32_t dst, uint32_t lane);
 int32_t vkp_group_status(vkp_group *);

@@ -12,15 +12,17 @@
 #include "_pump_types.h"
 
 enum {
-    REACHES = 0,                         /* a wait for a word that is as far, modulo 2^32, or farther */
+    REACHES = 0,                         /* a wait for a word that is as far, modulo 2^32 (but HIP's), or farther */
     FEW = 8,                             /* transfers that are given at once */
     UNDER_WAY = 24,                      /* submissions: with FEW each, less than the 340 transfers that fill a stream */
 };
 
-void vkp_group_vendor(vkp_group *g, const uint64_t *functions) {
+/* masks: the wait takes a mask of the word's bits. */
+void vkp_group_vendor(vkp_group *g, const uint64_t *functions, int masks) {
     g->vendor.push = (push_fn)(uintptr_t)functions[0];
     g->vendor.pop = (pop_fn)(uintptr_t)functions[1];
     g->vendor.wait = (word_fn)(uintptr_t)functions[2];
+    g->vendor.masked = masks ? (masked_fn)(uintptr_t)functions[2] : NULL;
     g->vendor.copy = (copy_fn)(uintptr_t)functions[3];
     g->vendor.write = (word_fn)(uintptr_t)functions[4];
 }
@@ -76,7 +78,9 @@ static int32_t carry_one(vkp_program *p, const vkp_transfer *t, vkp_road *road, 
     const vendor *v = &p->group->vendor;
     void *stream = (void *)(uintptr_t)road->stream;
     *call = STREAM_WAIT;
-    int32_t status = v->wait(stream, road->raised, ++road->sent, REACHES);
+    uint32_t number = ++road->sent;
+    int32_t status = v->masked ? v->masked(stream, road->raised, number, REACHES, UINT32_MAX)
+                               : v->wait(stream, road->raised, number, REACHES);
     for (uint32_t i = 0; i < t->npieces && !status; i++) {
         const vkp_piece *piece = &p->pieces[t->first + i];
         *call = STREAM_COPY;

@@ -50,8 +50,9 @@ typedef int32_t (*counter_fn)(void *, uint64_t, uint64_t *);
 typedef int32_t (*push_fn)(void *context);
 typedef int32_t (*pop_fn)(void **context);
 typedef int32_t (*word_fn)(void *stream, uint64_t address, uint32_t value, uint32_t flags);
+typedef int32_t (*masked_fn)(void *stream, uint64_t address, uint32_t value, uint32_t flags, uint32_t mask);
 typedef int32_t (*copy_fn)(uint64_t to, uint64_t from, size_t nbytes, void *stream);
-typedef struct { push_fn push; pop_fn pop; word_fn wait; copy_fn copy; word_fn write; } vendor;
+typedef struct { push_fn push; pop_fn pop; word_fn wait; copy_fn copy; word_fn write; masked_fn masked; } vendor;
 
 struct vkp_queue {
     void *device, *queue;

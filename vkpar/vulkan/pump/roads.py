@@ -35,16 +35,16 @@ class Roads:
 
     Args:
         group: the group.
-        functions: of the vendor's library, see :class:`vkpar.vulkan.peer.vendor.Vendor`.
+        functions: of the vendor's library; ``masks``: see :class:`vkpar.vulkan.peer.vendor.Vendor`.
         lanes: all that programs use.
 
     Raises:
         OutOfMemoryError: no room for them.
     """
 
-    def __init__(self, group: CGroup, functions: Sequence[int], lanes: Sequence[Lane]) -> None:
+    def __init__(self, group: CGroup, functions: Sequence[int], masks: bool, lanes: Sequence[Lane]) -> None:
         self._c, self._group = helper(), group
-        self._c.lib.vkp_group_vendor(group.handle, self._c.ffi.new("uint64_t[]", functions))
+        self._c.lib.vkp_group_vendor(group.handle, self._c.ffi.new("uint64_t[]", functions), masks)
         for src, dst, number, *handles in lanes:
             road = self._c.ffi.new("vkp_road*", (*handles, 0))
             if not self._c.lib.vkp_group_road(group.handle, src, dst, number, road):

@@ -18,15 +18,22 @@ from vkpar.comm.rig import children
 from vkpar.comm.rig.carriers import MOST_RANKS
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.machine.physical import DeviceInfo
-from vkpar.vulkan.peer import cuda
+from vkpar.vulkan.peer import cuda, hip
 from vkpar.vulkan.peer.vendor import Card, Vendor
 
 NAME = "peer"
 _log = logging.getLogger("vkpar")
 # By VkDriverId what loads the vendor's library; 4 is VK_DRIVER_ID_NVIDIA_PROPRIETARY.
 VENDORS: dict[int, Callable[[], Vendor]] = {4: cuda.load}
+# The same of what was never run: VK_DRIVER_ID_AMD_PROPRIETARY, VK_DRIVER_ID_AMD_OPEN_SOURCE, VK_DRIVER_ID_MESA_RADV.
+UNTRIED: dict[int, Callable[[], Vendor]] = dict.fromkeys((1, 2, 3), hip.load)
 _PASSED = b"passed\n"
 _tested: dict[tuple[str, ...], str] = {}  # by the cards' UUIDs, why the self-test failed, "" where it passed
+
+
+def vendors() -> dict[int, Callable[[], Vendor]]:
+    """Return by VkDriverId what loads the vendor's library."""
+    return {**UNTRIED, **VENDORS} if env.get().peer == "try" else VENDORS
 
 
 def trust(uuids: Sequence[str]) -> None:
@@ -47,7 +54,7 @@ def reach(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
     if refusal:
         return None, refusal
     try:
-        vendor = VENDORS[ranks[0].driver_id]()
+        vendor = vendors()[ranks[0].driver_id]()
         refusal = _apart(vendor, ranks)
     except (UnsupportedError, VulkanError) as error:
         return None, str(error)
@@ -59,8 +66,9 @@ def _unlike(ranks: Sequence[DeviceInfo]) -> str:
     if not 2 <= len(ranks) <= MOST_RANKS:
         return f"{len(ranks)} ranks, not 2 to {MOST_RANKS}"
     for rank, info in enumerate(ranks):
-        if info.driver_id not in VENDORS or not sys.platform.startswith("linux"):
-            return f"rank {rank}, {info.name}: no copy engine is known that reaches other cards"
+        if info.driver_id not in vendors() or not sys.platform.startswith("linux"):
+            untried = "; VKPAR_PEER=try takes HIP's" if info.driver_id in UNTRIED else ""
+            return f"rank {rank}, {info.name}: no copy engine is known that reaches other cards{untried}"
     if len({info.driver_id for info in ranks}) > 1:
         return "cards of several vendors"
     if len({info.device_uuid for info in ranks}) < len(ranks):
