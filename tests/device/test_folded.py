@@ -32,6 +32,7 @@ def force_few(put: Any) -> None:
     """Have products of few rows run by the kernels of GPUs."""
     put(products, "kernel_for", lambda device, m: "matvec" if m <= 8 else "matmul_small")
     put(quantized_products, "rows_at_once", lambda device: 8)
+    put(quantized_products, "by_lanes", lambda device: False)
 
 
 @pytest.fixture(params=["default", "few"])

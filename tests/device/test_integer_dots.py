@@ -30,6 +30,7 @@ def dots(monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> Iterator[None
     if limits.max_workgroup_invocations < 1024:
         pytest.skip("the driver's work-groups are too small")
     monkeypatch.setattr(products, "rows_at_once", lambda device: 8)
+    monkeypatch.setattr(products, "by_lanes", lambda device: False)
     monkeypatch.setattr(integer_dots, "usable", lambda device: True)
     forget(device)
     yield

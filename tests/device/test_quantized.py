@@ -32,6 +32,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, devi
         if "SwiftShader" in device.name and not FULL:
             pytest.skip("SwiftShader compiles each variant of this kernel for seconds; lavapipe runs them")
         monkeypatch.setattr(products, "rows_at_once", lambda device: 8)
+        monkeypatch.setattr(products, "by_lanes", lambda device: False)
         monkeypatch.setattr(integer_dots, "usable", lambda device: False)
     forget(device)
     yield str(request.param)
@@ -158,6 +159,7 @@ def test_wide_and_narrow_spreads(
     if "SwiftShader" in device.name and not FULL:
         pytest.skip("SwiftShader compiles each variant of this kernel for seconds; lavapipe runs them")
     monkeypatch.setattr(products, "rows_at_once", lambda device: 8)
+    monkeypatch.setattr(products, "by_lanes", lambda device: False)
     monkeypatch.setattr(integer_dots, "usable", lambda device: False)
     blocks = whole_numbers(blocks_of(rng, kind, 19, 2048), kind)
     q, weights = made(device, blocks, kind), exact(blocks, kind)
@@ -198,6 +200,7 @@ def test_sums_of_subgroups(
     if "arithmetic" not in device.info.features.subgroup_operations or ("SwiftShader" in device.name and not FULL):
         pytest.skip("subgroups of this device do not add up, or SwiftShader compiles these kernels for seconds")
     monkeypatch.setattr(products, "rows_at_once", lambda device: 8)
+    monkeypatch.setattr(products, "by_lanes", lambda device: False)
     monkeypatch.setattr(products.matvec, "adds_up", lambda info: True)
     monkeypatch.setattr(integer_dots, "usable", lambda device: False)
     forget(device)

@@ -19,9 +19,11 @@ from helpers.ops.turns import MOST, Sent, loop, record, turns_of
 from helpers.vulkan.planning import forget
 
 import vkpar
+from vkpar.ops.quantized.kinds import KINDS
 
-attention_kernels, lanes, products = (
-    importlib.import_module(f"vkpar.ops.{name}") for name in ("attention.kernels", "tiles.cpu", "matmul.dense")
+attention_kernels, lanes, products, few = (
+    importlib.import_module(f"vkpar.ops.{name}")
+    for name in ("attention.kernels", "tiles.cpu", "matmul.dense", "matmul.few")
 )
 pytestmark = pytest.mark.device
 
@@ -118,7 +120,9 @@ def test_products_of_quantised_weights(
     for m, dtype in ((1, "float32"), (30, "float16")):
         vkpar.matmul(cpu.empty((m, q.shape[1]), dtype), q, transpose_b=True)
     vkpar.take(q, cpu.zeros(2, "int32"))
-    check(sent, "quantized_unpack", "matmul_small_")
+    reads = few.by_lanes(cpu) and q.shape[1] // KINDS[kind].chunk <= few._MOST_TURNS
+    assert any(dispatch.name.startswith("quantized_lanes_") for dispatch in sent) == reads
+    check(sent, "quantized_unpack", "matmul_small_", *["quantized_lanes_"] * reads)
 
 
 @pytest.mark.parametrize(("width", "dtype"), [(1, "float16"), (4, "float32"), (64, "float16"), (512, "float32")])

@@ -41,6 +41,7 @@ def gpu_like(
     devices = reducing.fresh_devices(rigs, request.param)
     fusing.force_gpu(monkeypatch.setattr)
     monkeypatch.setattr(quantized_products, "rows_at_once", lambda device: 8)
+    monkeypatch.setattr(quantized_products, "by_lanes", lambda device: False)
     with vkpar.Communicator(devices, wire="f32", algorithm="direct") as comm:
         yield comm
     for device in devices:

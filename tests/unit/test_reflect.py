@@ -82,7 +82,7 @@ def test_shipped_kernels(kernel: str) -> None:
         dots = kernel.startswith("quantized_dots")  # these, and those of subgroups, are taken where the device has them
         subgroups = dots or "_subgroups" in kernel or kernel.startswith(("expert_few", "attention_warps"))
         # words of 64 bits, for lavapipe: others never load these
-        lanes = kernel.startswith(("matmul_wide", "matvec_lanes", "matvec_steps"))
+        lanes = kernel.startswith(("matmul_wide", "matvec_lanes", "matvec_steps", "quantized_lanes"))
         pairs = lanes or kernel == "take_u64" or kernel.startswith(("reduce_rows_w64", "reduce_columns_w64"))
         pairs = pairs or kernel.startswith(("matmul_eights", "matmul_narrow", "matmul_short"))
         pairs = pairs or (kernel.startswith("each_") and kernel.endswith(("_full", "_rows")))

@@ -23,6 +23,7 @@ def force_gpu(put: Callable[[Any, str, Any], None]) -> None:
     """Have products, additions, norms and the kernels of wires run as on GPUs; ``put`` is ``setattr``, or is undone."""
     products = importlib.import_module("vkpar.ops.matmul.dense")
     put(importlib.import_module("vkpar.ops.matmul.few"), "rows_at_once", lambda device: 8)
+    put(importlib.import_module("vkpar.ops.matmul.few"), "by_lanes", lambda device: False)
     put(products, "kernel_for", lambda device, m: "matvec" if m <= products.matvec.MOST_ROWS else "matmul_small")
     put(products.matvec, "_MANY_SHARED", SHARED)  # no larger kernels than those whose variants fill slots here, too
     put(importlib.import_module("vkpar.ops.elementwise.cpu"), "FEW_TESTS_FLAT", 1 << 62)

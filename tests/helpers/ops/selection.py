@@ -158,6 +158,7 @@ def sums_of_subgroups(device: vkpar.Device, rng: np.random.Generator) -> None:
         patch.setattr(module, "kernel_for", lambda device, m: "matvec" if m <= 8 else "matmul_tiled")
         patch.setattr(module.matvec, "adds_up", lambda info: True)
         patch.setattr(quantized_products, "rows_at_once", lambda device: 8)
+        patch.setattr(quantized_products, "by_lanes", lambda device: False)
         for dtype in ("float32", "float16"):
             for sizes in ((1, 40, 520), (1, 9, 1031), (5, 24, 520)):
                 multiplied(device, rng, sizes, dtype, transpose_b=True)

@@ -113,6 +113,8 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"matmul_narrow_": (4, lambda sent: _over_k(sent, 8)),
     r"matmul_short_": (5, loop(4)),
     r"matvec_lanes_": (1, lambda sent: _over_k(sent, 8)),
+    r"quantized_lanes_q8_0": (1, lambda sent: _over_k(sent, 16)),
+    r"quantized_lanes_": (1, lambda sent: _over_k(sent, 32)),
     r"matmul_finish$": (1, lambda sent: loop(*sent.told("parts"))),
     r"attention_small_": (4, _attention),
     r"attention_combine$": (6, _combine),

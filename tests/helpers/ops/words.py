@@ -67,7 +67,7 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     ),
     r"quantized_(dots|matvec)_folded_": ((*_ON_GPUS, matmul.Scales, matmul.Norm), (*_OF_BLOCKS, matmul.DotsTail)),
     r"quantized_(dots|matvec)_send_": ((*_ON_GPUS, matmul.Scales, matmul.Send), (*_OF_BLOCKS, matmul.DotsTail)),
-    r"quantized_(dots|matvec)_": ((*_ON_GPUS, matmul.Scales), (*_OF_BLOCKS, matmul.DotsTail)),
+    r"quantized_(dots|lanes|matvec)_": ((*_ON_GPUS, matmul.Scales), (*_OF_BLOCKS, matmul.DotsTail)),
     r"quantized_pack_": ((arrays.Pack,), (arrays.PackConstants,)),
     r"quantized_unpack_": ((arrays.Unpack,), (arrays.UnpackConstants,)),
     r"expert_few_folded": ((*_OF_EXPERTS, matmul.Norm), _OF_BLOCKS),

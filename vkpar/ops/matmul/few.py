@@ -19,7 +19,7 @@ from vkpar.ops.matmul.request import Request, rows_of
 from vkpar.ops.quantized.kinds import KINDS, Kind
 from vkpar.ops.quantized.weights import Piece, Quantized
 from vkpar.ops.tiles import matvec, occupancy
-from vkpar.ops.tiles.cpu import weights_of
+from vkpar.ops.tiles.cpu import has_wide, weights_of
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -32,6 +32,7 @@ _THREADS: Final = 256
 _QUADS: Final = 2048
 _LEAST_QUADS: Final = 256
 _GROUPS: Final = 3  # work-groups of each unit that keep memory busy
+_MOST_TURNS: Final = 49_152  # of a loop: lavapipe ends those of more than 65,535
 _UNEVEN: Final = 1.1  # units that have the most groups may have so many times the mean
 
 
@@ -60,7 +61,18 @@ class Spread(NamedTuple):
         return _THREADS // self.span * self.columns
 
 
-AnySpread = Spread | dots.DotSpread | cores.CoreSpread
+class LaneSpread(NamedTuple):
+    """How a product of one row is spread on CPU drivers: a lane of a vector makes a column."""
+
+    width: int = 8
+    passes: int = 1
+
+    def shape(self, m: int) -> abi.QuantizedShape:
+        """Return constants that its kernel has no use for."""
+        return abi.QuantizedShape(m, self.width, 1, 1)
+
+
+AnySpread = LaneSpread | Spread | dots.DotSpread | cores.CoreSpread
 
 
 def spreads(kind: Kind, m: int, k: int, least: int = 4) -> list[Spread]:
@@ -108,9 +120,16 @@ def spread(device: Device, kind: Kind, m: int, n: int, k: int, together: int = 1
     return next(filter(fills, found), narrow[0])
 
 
+def by_lanes(device: Device) -> bool:
+    """Say whether one row is multiplied by the kernel of CPU drivers."""
+    return has_wide(device.info)
+
+
 def rows_at_once(device: Device) -> int:
     """Return of how many rows the kernel for few rows makes products on a device; 0 where it is not used."""
     limits = device.limits
+    if by_lanes(device):
+        return 1
     fits = limits.max_workgroup_invocations >= _THREADS and limits.max_shared_memory >= 16 * _QUADS
     return matvec.MOST_ROWS if fits and weights_of(device.info).halves else 0
 
@@ -122,6 +141,8 @@ def fits(request: Request) -> bool:
         return False
     bound = [array for array in (a, request.out, residual) if array is not None]
     if not all(array.is_contiguous and array.reach() >= array.size for array in bound):
+        return False
+    if by_lanes(a.device) and q.shape[1] // KINDS[q.kind].chunk > _MOST_TURNS:
         return False
     return 0 < rows_of(a) <= rows_at_once(a.device) or _on_cores(request)
 
@@ -160,6 +181,8 @@ def _spread_of(
     folded, together = "" if fold.empty else "_folded", 2 if fold.gated else 1
     if on_cores:
         return cores.spread(device.info, kind, m, n), cores.module_of(kind)
+    if by_lanes(device):
+        return LaneSpread(), f"quantized_lanes_{kind.module}"
     if m == 1 and dots.usable(device):
         return (
             dots.spread(device, kind, n, k, together, folded=not fold.empty),

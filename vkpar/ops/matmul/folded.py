@@ -41,7 +41,7 @@ def fits(request: Request) -> bool:
         return False
     if isinstance(b, Quantized):
         one = len(b.pieces) == 1 and b.pieces[0].rows == columns
-        return one and folds(device, m) and m <= few.rows_at_once(device)
+        return one and folds(device, m) and m <= few.rows_at_once(device) and not few.by_lanes(device)
     if not folds(device, m) or not b.is_contiguous or b.reach() < b.size:
         return False
     groups, _, _ = matvec.choose_folded(device.info, m, columns, gated=fold.gated)

@@ -11,7 +11,7 @@ from vkpar import dtypes
 from vkpar.ops.attention.kvcache import PITCH
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.plan.placing import Placement
-from vkpar.parallel.plan.scratch import Widths, block_nbytes, most_rows, slices_nbytes, stored_as
+from vkpar.parallel.plan.scratch import Stored, Widths, block_nbytes, most_rows, slices_nbytes, stored_as
 from vkpar.parallel.plan.spec import ModelSpec
 from vkpar.vulkan.memory.pool import padded, round_up
 
@@ -154,7 +154,7 @@ class Footprint:
         widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank), spec.head_norms, *mixture)
         nbytes = block_nbytes(widths, rows, stored)
         nbytes += self._masks(spec, rank, context, rows) + self._masks(spec, rank, context, batch)
-        return nbytes + (self._step(spec, rank, context, batch, widths) if spec.decoder else 0)
+        return nbytes + (self._step(spec, rank, context, batch, widths, stored) if spec.decoder else 0)
 
     def _masks(self, spec: ModelSpec, rank: int, context: int, rows: int) -> int:
         """Return the bytes of a mask of so many rows, of halves, and of what it is chosen by, of words."""
@@ -172,9 +172,9 @@ class Footprint:
             return float(rank in self.streams)
         return sum(tensor.nbytes[rank] for tensor in sliced) / sum(sum(tensor.nbytes) for tensor in sliced)
 
-    def _step(self, spec: ModelSpec, rank: int, context: int, batch: int, widths: Widths) -> int:
+    def _step(self, spec: ModelSpec, rank: int, context: int, batch: int, widths: Widths, stored: Stored) -> int:
         """Return the bytes of what the captured step computes, and of the tokens that it keeps."""
-        nbytes = block_nbytes(widths, batch, stored_as(spec)) + padded(_F32 * batch * self.words[rank])
+        nbytes = block_nbytes(widths, batch, stored) + padded(_F32 * batch * self.words[rank])
         holders = [other for other, words in enumerate(self.words) if words]
         if rank == holders[0]:
             whole = _F32 * batch * spec.vocabulary if len(holders) > 1 else 0

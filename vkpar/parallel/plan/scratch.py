@@ -160,6 +160,8 @@ class Stored(NamedTuple):
 
     def _unpacked(self, rows: int, outputs: int, inputs: int) -> list[int]:
         """Return the bytes of what packed weights are made in, and of those converted: CPUs for few rows, too."""
+        if rows == 1 and self.quantized and self.turned:  # a kernel reads them as they are
+            return []
         if not inputs or not outputs or (rows <= MOST_ROWS and not (self.quantized and not self.halves)):
             return []
         if not self.quantized:
@@ -297,6 +299,8 @@ def slices_nbytes(widths: Widths, share: float, rows: int, stored: Stored) -> in
         part = memory.take(round(rows * sum(segments) * share), result)
         memory.pass_by(stored.made(rows, round(sum(segments) * share), inputs))
         memory.drop(rounded)
-        sent = [memory.take(round(rows * columns * share), result) for columns in segments] if segments[1:] else []
+        # Pieces of several segments are copied to go home; those of the wide gate and up find room in what was dropped.
+        several = [rows * columns for columns in segments] if len(segments) == 3 else []
+        sent = [memory.take(round(elements * share), result) for elements in several]
         memory.drop(part, given, *sent)
     return memory.nbytes
