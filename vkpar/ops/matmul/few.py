@@ -19,7 +19,7 @@ from vkpar.ops.matmul.request import Request, rows_of
 from vkpar.ops.quantized.kinds import KINDS, Kind
 from vkpar.ops.quantized.weights import Piece, Quantized
 from vkpar.ops.tiles import matvec, occupancy
-from vkpar.ops.tiles.cpu import has_wide, weights_of
+from vkpar.ops.tiles.cpu import weights_of
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -122,7 +122,7 @@ def spread(device: Device, kind: Kind, m: int, n: int, k: int, together: int = 1
 
 def by_lanes(device: Device) -> bool:
     """Say whether one row is multiplied by the kernel of CPU drivers."""
-    return has_wide(device.info)
+    return weights_of(device.info).lanes
 
 
 def rows_at_once(device: Device) -> int:

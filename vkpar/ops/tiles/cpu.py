@@ -32,21 +32,23 @@ _ROWS: Final = 16  # each of whose elements meets so many of the other one's row
 
 
 class Weights(NamedTuple):
-    """How products of many rows take weights.
+    """How products take weights.
 
     Attributes:
-        halves: halves as they are, and others rounded to these: GPUs multiply halves several times as fast. Processors
-            have neither kernels for quantised weights nor any gain by halves: all become float32.
-        turned: copies of their transposes, where :func:`turns` says so.
+        halves: many rows take halves as they are, and others rounded to these: GPUs multiply halves several times as
+            fast. Processors have neither kernels for quantised weights nor any gain by halves: all become float32.
+        turned: many rows take copies of their transposes, where :func:`turns` says so.
+        lanes: one row takes quantised ones as they are, a column to a lane.
     """
 
     halves: bool
     turned: bool
+    lanes: bool
 
 
 def weights_of(info: DeviceInfo) -> Weights:
     """Return how a device takes weights."""
-    return Weights(not info.is_cpu, has_wide(info))
+    return Weights(not info.is_cpu, turned=has_wide(info), lanes=has_wide(info))
 
 
 def turns(others: int, rows: int, columns: int) -> bool:
