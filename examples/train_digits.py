@@ -3,13 +3,9 @@
 import argparse
 
 import numpy as np
+from sklearn.datasets import load_digits  # pip install scikit-learn
 
 import vkpar
-
-try:
-    from sklearn.datasets import load_digits
-except ImportError:
-    raise SystemExit("train_digits.py: the digits are scikit-learn's: pip install scikit-learn") from None
 
 BATCH, BATCHES, EPOCHS, HIDDEN = 16, 88, 20, 32  # digits of a rank in each step, the steps of an epoch, epochs, width
 parser = argparse.ArgumentParser(description=__doc__)
@@ -19,15 +15,14 @@ options, world = parser.parse_args(), None
 devices = vkpar.open_devices(options.devices)
 if options.mpi:
     from mpi4py.MPI import COMM_WORLD as world
-images, labels = load_digits(return_X_y=True)
-train, held_out = np.split(np.random.default_rng(0).permutation(len(images)), [1437])
+(images, labels), order = load_digits(return_X_y=True), np.random.default_rng(0).permutation(1797)
 momentum = vkpar.elementwise("v2 = beta * v + grad; w2 = w - rate * v2")
 
 
 class Rank:  # what one device holds: the training digits in batches, in an order of its own, and the network
     def __init__(self, device, number):
-        order = np.random.default_rng(number).permutation(train)[: BATCHES * BATCH].reshape(BATCHES, BATCH)
-        self.x, self.labels = device.array(images[order] / 16, "float32"), device.array(labels[order], "uint32")
+        own = np.random.default_rng(number).permutation(order[:1437])[: BATCHES * BATCH].reshape(BATCHES, BATCH)
+        self.x, self.labels = device.array(images[own] / 16, "float32"), device.array(labels[own], "uint32")
         self.w = vkpar.random.uniform(device, 75 * HIDDEN + 10, -0.2, 0.2)  # the same bits on every driver
         self.grad, self.velocity = device.zeros(self.w.shape), device.zeros(self.w.shape)
 
@@ -56,8 +51,8 @@ with vkpar.Communicator(devices, wire="f32", mpi=world) as comm:  # so few numbe
                 momentum(v=r.velocity, grad=r.grad, w=r.w, beta=0.9, rate=0.05, out=(r.velocity, r.w))
     launches = [epoch.launch() for _ in range(EPOCHS)]  # queued: the devices go on without the host
 w1, b1, w2, b2 = ranks[0].layers(ranks[0].w)
-logits = vkpar.relu(devices[0].array(images[held_out] / 16, "float32") @ w1 + b1) @ w2 + b2
-right = (logits.argmax(axis=1).numpy() == labels[held_out]).mean()
+logits = vkpar.relu(devices[0].array(images[order[1437:]] / 16, "float32") @ w1 + b1) @ w2 + b2
+right = (logits.argmax(axis=1).numpy() == labels[order[1437:]]).mean()
 assert right > 0.95, f"{right:.1%} of the held-out digits"
 bits = ranks[0].w.numpy().view("uint32")
 assert all((rank.w.numpy().view("uint32") == bits).all() for rank in ranks), "replicas agree bit for bit"

@@ -11,6 +11,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 ABOVE: Final = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+_SHORT: Final = re.compile(r"<code>(?=[^<]{1,28}</code>)")  # in running text: blocks have spans
 _LINK: Final = re.compile(r"\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 
 
@@ -50,3 +51,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return f"]({posixpath.relpath(there, posixpath.dirname(name) or '.')}{link[2] or ''})"
 
     return _LINK.sub(led, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark short words of code, which do not break: browsers take ``--json`` for two."""
+    return _SHORT.sub('<code class="short">', html)

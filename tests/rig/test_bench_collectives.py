@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -52,6 +55,58 @@ def test_a_table_of_every_form(name: str, capsys: pytest.CaptureFixture[str]) ->
     assert len(row) == 13
     assert row[:4] == ["4096", "1024", "float32", "none" if name == "send_recv" else "sum"]
     assert (row[7], row[11]) == ("0", "N/A" if name == "send_recv" else "0")
+
+
+def drawn(picture: Path) -> dict[str, list[tuple[float, float]]]:
+    """Return the points of each named line of an SVG file: to the right, and upward."""
+    lines = {}
+    for group in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}g"):
+        path = group.find("{http://www.w3.org/2000/svg}path")
+        if path is not None and re.fullmatch(r"\w+ \w+", group.get("id", "")):
+            points = re.findall(r"[ML] ([\d.]+) ([\d.]+)", path.get("d", ""))
+            lines[group.get("id", "")] = [(float(x), -float(y)) for x, y in points]
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("name", "forms"), [("all_reduce", ["out_of_place", "in_place"]), ("send_recv", ["out_of_place"])]
+)
+def test_its_picture_has_a_line_a_form(
+    name: str, forms: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "times.svg"
+    status, found = run_json(
+        capsys, "bench", name, *TWO, *QUICK, "-b", "1", "-e", "40012", "-f", "34", "--plot", str(picture)
+    )
+    assert status == 0
+    lines = drawn(picture)
+    assert sorted(lines) == sorted(f"{form} {column}" for form in forms for column in ("time_us", "busbw_gbps"))
+    for label, points in lines.items():
+        form, column = label.split()
+        values = [row[form][column] for row in found["rows"] if row["size"]]
+        assert len(points) == len(values) == 3  # what has no element has no place on a logarithmic axis
+        heights, expected = np.array([y for _, y in points]), np.array(values)
+        if column == "time_us":
+            expected = np.log(expected)
+        # Axes map values to heights by a line, which the ends fix; SVG has six decimals.
+        ends = [expected.argmin(), expected.argmax()]
+        assert np.allclose(heights, np.interp(expected, expected[ends], heights[ends]), atol=1e-3)
+        assert heights.argmax() == ends[1]
+    said = picture.read_text()
+    assert f"vkpar bench {name}" in said
+    assert ("wire f16" in said) is (name == "all_reduce")
+
+
+def test_a_picture_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(vkpar, "open_devices", lambda *given: pytest.fail("it opens devices"))
+    assert cli.main(["bench", "all_reduce", *TWO, "--plot", str(tmp_path / "times.xyz")]) == 2
+    assert "no suffix of a picture" in capsys.readouterr().err
+    assert cli.main(["bench", "all_reduce", *TWO, "--sizes", "1", "--plot", str(tmp_path / "times.png")]) == 2
+    assert "--plot needs sizes of one element" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("op", exact.OPS)

@@ -10,8 +10,9 @@ from conftest import require
 from helpers.process.benching import run_json
 
 from vkpar import InvalidUsageError
-from vkpar.bench import model, model_plot, model_weights
+from vkpar.bench import model, model_weights
 from vkpar.bench.decode import PRESETS
+from vkpar.bench.frame import picture
 from vkpar.cli import main as cli
 from vkpar.ops.quantized.kinds import KINDS, MIXES
 from vkpar.parallel.models import tiny
@@ -92,10 +93,10 @@ def test_it_says_what_a_prompt_spends_in_sums(capsys: pytest.CaptureFixture[str]
 def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(model_plot, "find_spec", lambda name: None)
+    monkeypatch.setattr(picture, "find_spec", lambda name: None)
     assert cli.main(command("--plot", str(tmp_path / "rates.png"))) == 2
     assert "needs the package matplotlib" in capsys.readouterr().err
-    monkeypatch.setattr(model_plot, "find_spec", lambda name: name)
+    monkeypatch.setattr(picture, "find_spec", lambda name: name)
     assert cli.main(command("--plot", str(tmp_path / "nowhere" / "rates.png"))) == 2
     assert "there is no folder" in capsys.readouterr().err
     pytest.importorskip("matplotlib")

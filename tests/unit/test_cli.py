@@ -225,7 +225,7 @@ def test_devices_in_a_table(columns: int, monkeypatch: pytest.MonkeyPatch, capsy
         "abcdef00",
         "16 GCT",
         "2 T",
-        "names for --devices: 0, fancy; 1, plain; several: 0&1, 0*2, gpu, cpu, all.",
+        "names for --devices: 0, fancy; 1, plain; several: 0&1, 0*2, all, gpu, cpu.",
     ):
         assert part in words
     if columns == 120:

@@ -94,6 +94,12 @@ def _add_collective(benches: Any, collective: Collective) -> None:
     if collective.rooted:
         parser.add_argument("--root", type=whole(0), default=0, metavar="RANK", help="the one rank (default: 0)")
     _add_profile(parser)
+    if collective.moves:
+        _add_plot(parser, "the time and the bandwidth over the size")
+
+
+def _add_plot(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--plot", metavar="FILE", help=f"draw {what}, as PNG, SVG or PDF; needs matplotlib")
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
@@ -250,7 +256,7 @@ def _add_model(benches: Any) -> None:
         help="have staged transfers read and write host memory K times, as a rig of slower links would take",
     )
     parser.add_argument("--profile", action="store_true", help="say what a prompt spends in sums")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw the rates; needs matplotlib")
+    _add_plot(parser, "the rates")
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from vkpar import env
 from vkpar.bench import model_plot
 from vkpar.bench.decode import PRESETS, Shape
-from vkpar.bench.frame import frame, table
+from vkpar.bench.frame import frame, picture, table
 from vkpar.bench.model_presets import MODELS
 from vkpar.bench.model_rows import COLUMNS, Row, line_of
 from vkpar.bench.model_weights import KINDS, weights
@@ -188,7 +188,7 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
         if unknown is not None:
             raise InvalidUsageError(f"there is no {name} {unknown!r}; there are {', '.join(known)}")
     if options.plot is not None:
-        model_plot.check(options.plot)
+        picture.check(options.plot)
     if options.slow_links > 1:
         stack.enter_context(env.override(slow_links=options.slow_links))
     devices = frame.open_devices(stack, options.devices)

@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
 
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.bench.frame import picture
 
-# Colours that the colour-blind can tell apart.
-_COLOURS: Final = ("#0072b2", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#d55e00", "#999999")
 _HATCHES: Final = ("", "//", "..", "xx")  # once the colours are used up
-_BOLD: Final = {"x": 0.01, "ha": "left", "fontweight": "bold"}
 _WIDTH: Final = 0.8  # of the bars of a test together
 
 _Row = dict[str, Any]
-
-
-def check(file: str) -> None:
-    """Refuse a picture that could not be drawn, before anything is measured.
-
-    Raises:
-        UnsupportedError: there is no matplotlib.
-        InvalidUsageError: there is no folder for the file, it is one, or its suffix is not known.
-    """
-    if find_spec("matplotlib") is None:
-        raise UnsupportedError("--plot needs the package matplotlib: pip install 'vkpar[plot]'")
-    path = Path(file)
-    if not path.resolve().parent.is_dir():
-        raise InvalidUsageError(f"there is no folder for {file}")
-    if path.is_dir():
-        raise InvalidUsageError(f"{file} is a folder; name a file in it")
-    from matplotlib.figure import Figure
-
-    known = Figure().canvas.get_supported_filetypes()
-    if path.suffix[1:].lower() not in known:
-        raise InvalidUsageError(f"{file} has no suffix of a picture; there are {', '.join(sorted(known))}")
 
 
 def draw(report: dict[str, Any], file: str) -> None:
@@ -64,7 +37,7 @@ def draw(report: dict[str, Any], file: str) -> None:
     figure.legend(known.values(), known, loc="outside lower center", ncols=min(len(known), 4), frameon=False)
     found[0][0].set_title(_title(report), loc="left", fontsize=8.5, color="0.3")
     name = report["options"]["preset"] or report["options"]["config"]
-    figure.suptitle(f"Prompts and tokens of {name}, {report['options']['weights']} weights, by split", **_BOLD)
+    figure.suptitle(f"Prompts and tokens of {name}, {report['options']['weights']} weights, by split", **picture.BOLD)
     figure.savefig(file, dpi=150)
     pyplot.close(figure)
 
@@ -76,7 +49,10 @@ def _label(row: _Row, told: Sequence[str]) -> str:
 
 
 def _style(number: int) -> dict[str, Any]:
-    return {"color": _COLOURS[number % len(_COLOURS)], "hatch": _HATCHES[number // len(_COLOURS) % len(_HATCHES)]}
+    return {
+        "color": picture.COLOURS[number % len(picture.COLOURS)],
+        "hatch": _HATCHES[number // len(picture.COLOURS) % len(_HATCHES)],
+    }
 
 
 def _bars(axes: Any, rows: Sequence[tuple[str, _Row]], styles: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -104,9 +80,7 @@ def _bars(axes: Any, rows: Sequence[tuple[str, _Row]], styles: dict[str, dict[st
     axes.set_xlim(-0.5, len(tests) - 0.5)
     axes.margins(y=0.1)
     axes.yaxis.set_major_formatter(lambda rate, _: _short(rate) if rate else "0")
-    axes.grid(axis="y", color="0.9")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    picture.quiet(axes, grid="y")
     return known
 
 
@@ -117,8 +91,7 @@ def _short(rate: float) -> str:
 def _title(report: dict[str, Any]) -> str:
     """Return the lines under the heading."""
     model, options = report["model"], report["options"]
-    counts = Counter(rank["name"] for rank in report["ranks"])
-    where = " & ".join(f"{count} x {name}" for name, count in counts.items())
+    where = picture.counted([rank["name"] for rank in report["ranks"]])
     sizes = (
         f"{model['layers']} layers, hidden {model['hidden']}, intermediate {model['intermediate']}, "
         f"{model['heads']} heads over {model['kv_heads']}, {model['vocabulary']:,} words"

@@ -11,7 +11,8 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from vkpar import dtypes, env
-from vkpar.bench.frame import frame, profiled, table
+from vkpar.bench import sweep_plot
+from vkpar.bench.frame import frame, picture, profiled, table
 from vkpar.bench.measure import job
 from vkpar.bench.measure.checked import CheckedCollective, terms_of
 from vkpar.bench.measure.collectives import TABLE, Collective, Launch, Setting, ranks_of
@@ -60,6 +61,7 @@ class Options:
         wire: how float32 crosses links; None for what a call without it takes.
         root: the rank that gives or gets, where there is one.
         profile: say where the time of the last size goes; ``trace`` is a file to write its steps to.
+        plot: a file for a picture.
     """
 
     collective: str = "all_reduce"
@@ -80,6 +82,7 @@ class Options:
     in_place_only: bool = False
     profile: bool = False
     trace: str | None = None
+    plot: str | None = None
 
     @property
     def case(self) -> Collective:
@@ -262,6 +265,10 @@ class Report(frame.Report):
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
     sizes = options.sizes()
+    if options.plot is not None:
+        picture.check(options.plot)
+        if not any(sizes):
+            raise InvalidUsageError("--plot needs sizes of one element or more")
     wire = options.taken_wire
     options = replace(options, wire=wire)
     if job.current().size > 1 and (options.profile or options.trace):
@@ -281,6 +288,8 @@ def _rows(report: Report, communicator: Communicator, settings: Sequence[Setting
     options = report.options
     for setting in settings:
         yield _row(options, communicator, setting)
+    if options.plot is not None and job.current().prints:
+        sweep_plot.draw(report.as_dict(), options.plot)
     if options.profile or options.trace:
         in_place = options.case.in_place and options.in_place_only
         subject = CheckedCollective(options.case, communicator, settings[-1], in_place=in_place)

@@ -77,7 +77,8 @@ def _show(devices: str | None, every: list[DeviceInfo], *, verbose: bool, as_jso
         table.add_section()
     terminal.print(table)
     named = "; ".join(", ".join(selector.names(info, every)[:2]) for info in infos)
-    terminal.print(f"names for --devices: {named}; several: 0&1, 0*2, gpu, cpu, all.", style="dim", markup=False)
+    joined = ", ".join(selector.several(every))
+    terminal.print(f"names for --devices: {named}; several: {joined}.", style="dim", markup=False)
     terminal.print("queues: number and abilities (Graphics, Compute, Transfer). More: -v, --json.", style="dim")
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import vkpar
 from vkpar import Communicator, text, topology
-from vkpar.bench import model_plot
-from vkpar.bench.frame import frame
+from vkpar.bench.frame import frame, picture
 from vkpar.cli import console
 from vkpar.topology import fits, hosts, plot, roads
 from vkpar.topology.fits import Fit
@@ -70,7 +69,7 @@ def run(devices: str | None, *, as_json: bool, file: str | None) -> int:
         VkparError: what opening the rig raises; a picture that cannot be drawn, before anything is measured.
     """
     if file is not None:
-        model_plot.check(file)
+        picture.check(file)
     with ExitStack() as stack:
         opened = frame.open_devices(stack, topology.choose(devices))
         _log.info("measuring %s by themselves", text.number(len(opened), "rank"))

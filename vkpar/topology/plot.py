@@ -15,7 +15,7 @@ _NAME: Final = 26
 
 
 def draw(survey: Mapping[str, Any], file: str) -> None:
-    """Draw the document of a survey; :func:`vkpar.bench.model_plot.check` says whether the file will do."""
+    """Draw the document of a survey; :func:`vkpar.bench.frame.picture.check` says whether the file will do."""
     import matplotlib as mpl
 
     mpl.use("Agg")

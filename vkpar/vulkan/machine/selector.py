@@ -103,6 +103,11 @@ def _choice(devices: Sequence[DeviceInfo]) -> str:
         return "there are no devices at all: no driver offers any"
     listing = "; ".join(f"{device.index}: {device.name} ({device.vendor}, {device.driver_name})" for device in devices)
     each = ", ".join(" or ".join(names(device, devices)[:2]) for device in devices)
+    return f"there are: {listing}. They are named {each}; several: {', '.join(several(devices))}"
+
+
+def several(devices: Sequence[DeviceInfo]) -> list[str]:
+    """Return selectors of several devices, for messages: those that select something among ``devices``."""
     first, last = devices[0].index, devices[-1].index
-    several = [f"{first}&{last}", f"{first}*2", *(word for word in _GROUPS if _matches(word, devices))]
-    return f"there are: {listing}. They are named {each}; several: {', '.join(several)}"
+    pair = [] if first == last else [f"{first}&{last}"]
+    return [*pair, f"{first}*2", *(word for word in _GROUPS if _matches(word, devices))]

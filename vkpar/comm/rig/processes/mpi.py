@@ -41,7 +41,7 @@ def _module() -> Any:
         import mpi4py
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # mpi4py finds no MPI, says the latter
-        raise UnsupportedError(f"mpi= needs mpi4py and an MPI: pip install vkpar[mpi] ({error})") from error
+        raise UnsupportedError(f"mpi= needs mpi4py and an MPI: pip install mpi4py mpich ({error})") from error
     if tuple(map(int, mpi4py.__version__.split(".")[:2])) < _LEAST:
         raise UnsupportedError(f"mpi= needs mpi4py 4.1 or newer; this is {mpi4py.__version__}")
     return MPI
