@@ -1,5 +1,5 @@
-// Rows of keys and values stored in a cache at positions that an array holds; what would lie past its end is dropped.
-// Four elements of a row of either an invocation.
+// Rows of keys and values stored in a cache at positions that an array holds, or each in a cache of its own; what would
+// lie past its end is dropped. Four elements of a row of either an invocation.
 // variants: f32: K_TYPE=F32 | f16: K_TYPE=F16 | bf16: K_TYPE=BF16
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -32,6 +32,7 @@ layout(push_constant) uniform Push {
     uint v_first;
     uint v_head;
     uint v_token;
+    uint apart;     // rows of keys from a token's cache to the next one's; 0 where all go to one
 } push;
 
 // Where a token is stored: not below `room` where that is nowhere.
@@ -44,13 +45,13 @@ void main() {
     uint fours = push.pitch / 4u;
     uint i = group_number() * 256u + gl_LocalInvocationID.x;
     uint four = i % fours, token = i / fours % push.tokens, head = i / fours / push.tokens;
-    if (i == 0u) {
-        tokens_held[0] = min(place_of(push.tokens - 1u), push.room - 1u) + 1u;
+    if (four == 0u && head == 0u && (push.apart > 0u || token + 1u == push.tokens)) {
+        tokens_held[push.apart > 0u ? token : 0u] = min(place_of(token), push.room - 1u) + 1u;
     }
     uint place = head < push.heads ? place_of(token) : push.room;
     if (place < push.room) {
         uint at = four * 4u, n = push.extent - min(at, push.extent);
-        uint target = (head * push.room + place) * push.pitch + at;
+        uint target = (token * push.apart + head * push.room + place) * push.pitch + at;
         vec4 key = k_at4(push.k_first + head * push.k_head + token * push.k_token + at, n);
         vec4 value = v_at4(push.v_first + head * push.v_head + token * push.v_token + at, n);
         kc_store4(target, 4u, kc_pack4(floatBitsToUint(key)));

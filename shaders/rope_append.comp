@@ -1,5 +1,6 @@
 // Rows of queries, keys and values, one after the other: queries and keys turned by angles, keys and values stored in a
-// cache at the positions that they are turned by; what would lie past its end is dropped. Four elements an invocation.
+// cache at the positions that they are turned by, or each row in a cache of its own; what would lie past its end is
+// dropped. Four elements an invocation.
 // variants: f32: X_TYPE=F32 | f16: X_TYPE=F16 | bf16: X_TYPE=BF16
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -36,6 +37,7 @@ layout(push_constant) uniform Push {
     uint q_head;
     uint q_token;
     uint p_first;
+    uint apart;     // rows of keys from a token's cache to the next one's; 0 where all go to one
 } push;
 
 // Where the four elements of a unit lie in their head: the first two, and the others.
@@ -72,8 +74,8 @@ void main() {
     uint i = group_number() * 256u + gl_LocalInvocationID.x;
     uint unit = i % units, token = i / units % push.tokens, head = i / units / push.tokens;
     uint keys = push.heads, values = push.heads + push.kv_heads;
-    if (i == 0u) {
-        tokens_held[0] = min(position[push.p_first + push.tokens - 1u], push.room - 1u) + 1u;
+    if (unit == 0u && head == 0u && (push.apart > 0u || token + 1u == push.tokens)) {
+        tokens_held[push.apart > 0u ? token : 0u] = min(position[push.p_first + token], push.room - 1u) + 1u;
     }
     if (head >= values + push.kv_heads) {
         return;
@@ -93,7 +95,7 @@ void main() {
         uint target = push.q_first + head * push.q_head + token * push.q_token;
         STORE(q, target, at, x)
     } else if (place < push.room) {
-        uint row = (head - (head < values ? keys : values)) * push.room + place;
+        uint row = token * push.apart + (head - (head < values ? keys : values)) * push.room + place;
         if (head < values) {
             x = x_unpack4(q_pack4(floatBitsToUint(x)));
             STORE(kc, row * push.pitch, at, x)

@@ -19,7 +19,7 @@ from vkpar.bench.decode import Shape
 from vkpar.bench.model import of_shape
 from vkpar.bench.model_weights import weights
 from vkpar.parallel import ModelSpec, plan, spec_of
-from vkpar.parallel.models import Llama, open_model, prompts, tiny
+from vkpar.parallel.models import Llama, Texts, open_model, prompts, tiny
 from vkpar.parallel.models.loading import cache_type
 from vkpar.parallel.plan.placing import place
 from vkpar.parallel.rates import cache
@@ -238,6 +238,12 @@ def test_a_model_that_does_not_fit_one_device_is_split(rig: Open, settings_overr
         ("LL", "tensor", (1, 1), "float32, qwen3"),
         ("LL", "row", (1, 1), "float32, qwen3"),
         ("L", "single", (1,), "float32, window"),
+        ("L", "single", (1,), "float32, 5 texts"),
+        ("L", "single", (1,), "q8_0, 9 texts"),
+        ("LL", "tensor", (1, 1), "float32, 5 texts"),
+        ("LL", "tensor", (3, 1), "float16, 12 texts"),
+        ("LL", "layer", (1, 1), "float32, 3 texts"),
+        ("LL", "row", (1, 1), "float32, 2 texts"),
         ("LL", "tensor in halves", (1, 1), "float32, window"),
     ],
 )
@@ -248,6 +254,8 @@ def test_memory_is_what_was_planned(
     monkeypatch.setattr(prompts, "captured_on", lambda devices: True)
     comm, rows, halves = rig(letters, wire="f32"), 96, mode.endswith("halves")
     kind, _, family = kind.partition(", ")
+    texts = int(family.removesuffix(" texts")) if family.endswith(" texts") else 1
+    family = "" if texts > 1 else family
     if kind == "float32" and not any(device.info.is_cpu for device in comm.devices):
         pytest.skip("GPUs divide K of products that are this small, and plans leave the parts of sums out")
     mode = mode.removesuffix(" in halves")
@@ -256,16 +264,23 @@ def test_memory_is_what_was_planned(
     config = replace(config, window=9) if family == "window" else replace(config, family=family or "llama")
     made = weights(config, kind)
     spec = replace(spec_of(config, weights=kind), table=kind, cache=cache_type(config, made, comm.devices))
-    found = plan(spec, comm, mode=mode, ratios=ratios, context=rows, strict=True)
+    found = plan(spec, comm, mode=mode, ratios=ratios, context=rows, batch=texts, strict=True)
     before = arrays_of(comm)
-    with Llama(config, made, comm, found.placement, context=rows, batch=rows) as model:
+    with Llama(config, made, comm, found.placement, context=rows, batch=rows, sequences=texts) as model:
         model.halves = "on" if halves else "off"
         for _ in range(2):  # of the second piece a graph is captured
             model.rewind()
             model.prefill([1] * rows)
-        model.rewind(rows - 1)
-        model.feed(1)
-        model.next_token()
+        if texts == 1:
+            model.rewind(rows - 1)
+            model.feed(1)
+            model.next_token()
+        else:
+            model.rewind()
+            several = Texts(model)
+            for number in range(texts):
+                several.join([1] * (number + 1), 9)
+            several.step()
         # of weights of one product, each is padded in the plan, all together where they lie
         assert [rank.weights for rank in found.memory] == pytest.approx(model.weights_nbytes, rel=0.005)
         held = [now - was for now, was in zip(arrays_of(comm), before, strict=True)]

@@ -126,7 +126,7 @@ class RopeConstants(NamedTuple):
 
 
 class RopeAppend(NamedTuple):
-    """Queries, keys and values of one product: turned, and the latter two appended to a cache."""
+    """Queries, keys and values of one product, turned, two appended; ``apart``: from a token's cache to the next."""
 
     heads: int
     kv_heads: int
@@ -142,6 +142,7 @@ class RopeAppend(NamedTuple):
     q_head: int
     q_token: int
     p_first: int
+    apart: int
 
 
 class RopeAppendConstants(NamedTuple):
@@ -154,7 +155,7 @@ class RopeAppendConstants(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Keys and values that are appended to a cache of ``room`` tokens; ``each``: each token has a position."""
+    """Keys and values appended to a cache of ``room`` tokens; ``each`` token has a position; ``apart``: see above."""
 
     heads: int
     tokens: int
@@ -169,6 +170,7 @@ class Append(NamedTuple):
     v_first: int
     v_head: int
     v_token: int
+    apart: int = 0
 
 
 class AppendConstants(NamedTuple):

@@ -51,7 +51,16 @@ class KVCache(Fixed, Unpickled):
         >>> cache = vkpar.KVCache(device, kv_heads=2, tokens=16, width=8)
     """
 
+    _apart = 0  # rows of keys from one text to the next: there is one
+
     def __init__(self, device: Device, kv_heads: int, tokens: int, width: int, dtype: object = "float16") -> None:
+        self._take_sizes(device, kv_heads, tokens, width, dtype)
+        shape = self.kv_heads, self.tokens, self._pitch
+        self._rows = device.zeros(shape, self.dtype), device.zeros(shape, self.dtype)
+        self.k, self.v = (rows[..., : self.width] for rows in self._rows)
+        self.length = device.zeros(1, "uint32")
+
+    def _take_sizes(self, device: Device, kv_heads: int, tokens: int, width: int, dtype: object) -> None:
         self.device, self.dtype = device, dtypes.resolve(dtype)
         check_float("KVCache", self.dtype)
         try:
@@ -61,10 +70,6 @@ class KVCache(Fixed, Unpickled):
         if min(self.kv_heads, self.tokens, self.width) < 1:
             raise InvalidUsageError(f"KVCache: kv_heads, tokens and width are 1 or more: {kv_heads}, {tokens}, {width}")
         self._pitch = -(-self.width // PITCH) * PITCH
-        shape = self.kv_heads, self.tokens, self._pitch
-        self._rows = device.zeros(shape, self.dtype), device.zeros(shape, self.dtype)
-        self.k, self.v = (rows[:, :, : self.width] for rows in self._rows)
-        self.length = device.zeros(1, "uint32")
 
     def append(self, k: Array, v: Array, positions: Array | int) -> None:
         """Store rows of keys and values, converted to the cache's type, in program order.
@@ -165,8 +170,7 @@ class KVCache(Fixed, Unpickled):
             raise InvalidUsageError(
                 f"{name}: qkv is (T, (heads + 2 * {self.kv_heads}) * {self.width}), not {qkv.shape}"
             )
-        if len(qkv) > self.tokens:
-            raise InvalidUsageError(f"{name}: {len(qkv)} tokens for a cache of {self.tokens}")
+        self._check_count(name, len(qkv), positions)
         if positions.dtype.name not in INTEGERS:
             raise UnsupportedError(f"{name}: positions are {' or '.join(INTEGERS)}, not {positions.dtype}; cast them")
         if positions.shape != (len(qkv),):
@@ -189,7 +193,7 @@ class KVCache(Fixed, Unpickled):
         first, step = source.first, source.steps[-1]
         signed, q_first = int(places.dtype == dtypes.int32), targets[-1].first
         sizes = (heads, self.kv_heads, len(qkv), self.width, turning, self.tokens, self._pitch)
-        push = pack(abi.RopeAppend(*sizes, signed, first, step, q_first, head, token, p_first))
+        push = pack(abi.RopeAppend(*sizes, signed, first, step, q_first, head, token, p_first, self._apart))
         wide, c_type = not (first % 4 or step % 4), FLOATS[self.dtype.name]
         constants = abi.RopeAppendConstants(neox, c_type, wide, targets[-1].multiples(4))
         keys, values, length, queries = targets
@@ -217,8 +221,7 @@ class KVCache(Fixed, Unpickled):
         count = k.shape[1]
         if v.shape != k.shape:
             raise InvalidUsageError(f"KVCache.append: k and v have one shape, not {k.shape} and {v.shape}")
-        if count > self.tokens:
-            raise InvalidUsageError(f"KVCache.append: {count} tokens for a cache of {self.tokens}")
+        self._check_count("KVCache.append", count, positions)
         if positions.dtype.name not in INTEGERS:
             raise UnsupportedError(
                 f"KVCache.append: positions are {' or '.join(INTEGERS)}, not {positions.dtype}; cast them"
@@ -229,6 +232,10 @@ class KVCache(Fixed, Unpickled):
             for operand in (k, v, positions):
                 check_overlap("KVCache.append", target, operand, in_place=False)
 
+    def _check_count(self, name: str, count: int, positions: Array) -> None:
+        if count > self.tokens:
+            raise InvalidUsageError(f"{name}: {count} tokens for a cache of {self.tokens}")
+
     def _launch(self, call: Call) -> None:
         k, v, _ = call.operands
         count = k.shape[1]
@@ -238,7 +245,7 @@ class KVCache(Fixed, Unpickled):
         seen, first = places.window()
         sizes, each = (self.kv_heads, count, self.tokens, self.width, self._pitch), int(places.size > 1)
         steps = (word for bound in (one, two) for word in (bound.first, *bound.steps[1:]))
-        push = pack(abi.Append(*sizes, each, first, *steps))
+        push = pack(abi.Append(*sizes, each, first, *steps)._replace(apart=self._apart))
         wide = one.multiples(4) and two.multiples(4)
         constants = abi.AppendConstants(FLOATS[self.dtype.name], wide, FLOATS[v.dtype.name])
         arrays = (one.array, two.array, places, *(each.array for each in targets))

@@ -12,6 +12,7 @@ from vkpar.arrays.array import Array
 from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
+from vkpar.ops.attention.kvcaches import KVCaches, room_of
 from vkpar.parallel.cut.heads import Heads
 from vkpar.parallel.layers.gathered import GatheredLinear
 from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
@@ -24,10 +25,15 @@ class KVCache(Unpickled):
 
     Args:
         comm: the communicator.
-        tokens: how many tokens there is room for.
+        tokens: how many tokens there is room for, of each text.
         kv_heads: by layer and rank, as :attr:`Heads.kv_counts` says.
         head_dim: elements of a head.
         dtype: float32, float16 or bfloat16.
+        sequences: how many texts are kept. Of several, each has room for a multiple of 16 tokens.
+
+    Attributes:
+        layers: by layer and rank the cache of the first text; :meth:`of` gives those of others.
+        together: by layer and rank those of all texts, for a token of each.
 
     Examples:
         >>> cache = vkpar.parallel.KVCache(comm, 32, [[1, 1]], 16, "float32")  # one layer, a head on each rank
@@ -43,19 +49,25 @@ class KVCache(Unpickled):
         kv_heads: Sequence[Sequence[int]],
         head_dim: int,
         dtype: object = "float16",
+        sequences: int = 1,
     ) -> None:
-        self.tokens = tokens
-        self.layers: list[list[Any]] = [
+        self.tokens = room_of(tokens, sequences)
+        self.together: list[list[KVCaches | None]] = [
             [
-                ops.KVCache(device, count, tokens, head_dim, dtype) if count and device is not None else None
+                KVCaches(device, sequences, count, tokens, head_dim, dtype) if count and device is not None else None
                 for device, count in zip(rig.devices(comm), row, strict=True)
             ]
             for row in kv_heads
         ]
+        self.layers = self.of(0)
+
+    def of(self, sequence: int) -> list[list[ops.KVCache | None]]:
+        """Return by layer and rank the cache of one text."""
+        return [[None if cache is None else cache.sequence(sequence) for cache in row] for row in self.together]
 
     def close(self) -> None:
         """Give the memory back once the work on it is done; a second call does nothing."""
-        for row in self.layers:
+        for row in self.together:
             for cache in row:
                 if cache is not None:
                     cache.close()
@@ -124,7 +136,7 @@ class ParallelAttention:
 
         Args:
             x: (T, hidden) by rank.
-            positions: (T,) uint32, rising by one, on each rank that has heads.
+            positions: (T,) uint32, rising by one, on each rank that has heads. Of several texts: one of each.
             cache: of the layer, by rank: what the tokens are appended to and attend.
             residual: the stream.
             norm: of the sum with the stream.
@@ -166,7 +178,12 @@ class ParallelAttention:
             cache.append(k, v, positions)
         tokens = positions.size
         result = q.device.empty((tokens, queries * width), q.dtype)
-        ops.attention(q, cache, causal=True, scale=self._scale, mask=mask, out=_as_heads(result, width))
+        if isinstance(cache, KVCaches):  # each token is of another text
+            q, out = (_as_texts(each, width) for each in (q.transpose(1, 0, 2), result))
+            mask = None if mask is None else mask.reshape(tokens, 1, 1, -1)
+            ops.attention(q, cache, scale=self._scale, mask=mask, out=out)
+        else:
+            ops.attention(q, cache, causal=True, scale=self._scale, mask=mask, out=_as_heads(result, width))
         return result
 
     def _norm_heads(self, rank: int, made: Sequence[Parts], norms: tuple[RMSNorm, RMSNorm]) -> None:
@@ -224,3 +241,8 @@ def _as_heads(x: Array | None, width: int) -> Array:
     """Return a view of (T, heads * width) as (heads, T, width)."""
     assert x is not None
     return x.reshape(x.shape[0], -1, width).transpose(1, 0, 2)
+
+
+def _as_texts(x: Array, width: int) -> Array:
+    """Return a view of a token of each text as (texts, heads, 1, width)."""
+    return x.reshape(x.shape[0], -1, 1, width)

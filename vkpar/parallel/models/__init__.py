@@ -10,6 +10,7 @@ from vkpar.parallel.models.generating import Generation
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.opening import SPLITS, ModelFile, open_model
 from vkpar.parallel.models.sampling import Sampling
+from vkpar.parallel.models.texts import Text, Texts
 from vkpar.parallel.models.tokens import Tokenizer, parse_ids
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "Llama",
     "ModelFile",
     "Sampling",
+    "Text",
+    "Texts",
     "Tokenizer",
     "nearest",
     "open_encoder",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator, Iterable, Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.prompts import checked, listed
 from vkpar.parallel.models.sampling import NOT_FINITE, Sampling
+from vkpar.parallel.models.texts import AHEAD, Text, Texts, all_texts, check_steps
 
-AHEAD: Final = 8  # launches of the step that are under way before their tokens are read
 _log = logging.getLogger("vkpar")
 
 
@@ -34,7 +34,7 @@ def room_for(config: Config, prompt: Sequence[int], steps: int, context: int | N
     Raises:
         InvalidUsageError: a prompt without tokens or with one that the vocabulary lacks, or a text that does not fit.
     """
-    _check_steps(steps)
+    check_steps(steps)
     if isinstance(prompt, Sized) and not len(prompt):
         raise InvalidUsageError("the prompt has no tokens; at least one is needed")
     checked(prompt, config.vocabulary)
@@ -60,25 +60,24 @@ def room_for(config: Config, prompt: Sequence[int], steps: int, context: int | N
     return context if context is not None else len(prompt) + max(steps, 1)
 
 
-def _check_steps(steps: object) -> None:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-        raise InvalidUsageError(f"steps is a whole number from 0, not {steps!r}")
-
-
 @dataclass
 class Generation:
-    """A text that goes on: iterate over it for its tokens.
+    """A text that goes on, or several at once: iterate over it for the tokens.
+
+    Of several texts, each step yields a list with a token of each, in their order, and None where a text has ended, or
+    waits for one to end: there are as many at once as the model was made for (``sequences``).
 
     Args:
         model: the decoder.
         prompt: the tokens that the text begins with, after those that the model keeps; of an iterator they are taken
-            at once.
-        steps: how many tokens are made at most.
-        sampling: how they are chosen.
+            at once. A list of such lists for several texts, of which the model keeps nothing before and after.
+        steps: how many tokens are made at most, of each text.
+        sampling: how they are chosen; of several texts one for all, or a list with one of each.
         stops: tokens after which nothing follows; they are given out too.
 
     Attributes:
-        tokens: made so far.
+        tokens: made so far; of several texts a list of each one's.
+        texts: of several texts those that have begun, with the times of each.
         prompt_seconds: until the first token was there; ``step_seconds`` all later ones took together.
 
     Examples:
@@ -87,21 +86,34 @@ class Generation:
         ...     text = Generation(model, [1, 5, 9], steps=4)
         ...     list(text) == text.tokens, model.length  # the last token was not put in yet
         (True, 6)
+        >>> with open_model(folder) as file, file.load(comm, mode="tensor", context=32, sequences=2) as model:
+        ...     texts = Generation(model, [[1, 5, 9], [7]], steps=4)
+        ...     [len(tokens) for tokens in texts]  # in each step a token of each
+        [2, 2, 2, 2]
     """
 
     model: Llama
-    prompt: Iterable[int]
+    prompt: Any
     steps: int
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling | Sequence[Sampling] = field(default_factory=Sampling)
     stops: Iterable[int] = ()
-    tokens: list[int] = field(default_factory=list, init=False)
+    tokens: list[Any] = field(default_factory=list, init=False)
+    texts: list[Text] = field(default_factory=list, init=False)
     prompt_seconds: float = field(default=0.0, init=False)
     step_seconds: float = field(default=0.0, init=False)
     _count: int = field(default=0, init=False, repr=False)
+    _several: bool = field(default=False, init=False, repr=False)
+    _samplings: list[Sampling] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check_steps(self.steps)
+        check_steps(self.steps)
         self.prompt, self.stops = listed(self.prompt, self.model.context - self.model.length), tuple(self.stops)
+        if isinstance(self.prompt, Sequence | np.ndarray) and len(self.prompt) and isinstance(self.prompt[0], Sized):
+            self._check_several()
+            return
+        if not isinstance(self.sampling, Sampling):
+            raise InvalidUsageError("one text takes one Sampling, not a list")
+        self._samplings = [self.sampling]
         self._count = checked(self.prompt, self.model.config.vocabulary).size
         wanted = self.model.length + self._count + max(self.steps - 1, 0)
         if wanted > self.model.context:
@@ -109,6 +121,23 @@ class Generation:
                 f"{self.model.length} tokens, {self._count} of the prompt and {self.steps} steps do not fit the "
                 f"{self.model.context} that there is room for"
             )
+
+    def _check_several(self) -> None:
+        """Refuse what several texts cannot have, and note of each what it takes."""
+        self._several = True
+        given, count = self.sampling, len(self.prompt)
+        self._samplings = [given] * count if isinstance(given, Sampling) else list(given)
+        if len(self._samplings) != count:
+            raise InvalidUsageError(f"{count} prompts take one Sampling or {count}, not {len(self._samplings)}")
+        for number, prompt in enumerate(self.prompt):
+            size = checked(prompt, self.model.config.vocabulary, f"prompt {number}: ").size
+            if size + max(self.steps - 1, 0) > self.model.context:
+                raise InvalidUsageError(
+                    f"prompt {number}: {size} tokens and {self.steps} steps do not fit the {self.model.context} that "
+                    "there is room for"
+                )
+            self._count += size
+        self.tokens = [[] for _ in range(count)]
 
     @property
     def prompt_rate(self) -> float:
@@ -118,22 +147,26 @@ class Generation:
     @property
     def step_rate(self) -> float:
         """Tokens a second after the first one (tg)."""
-        return (len(self.tokens) - 1) / self.step_seconds if self.step_seconds else 0.0
+        made = sum(len(each) - 1 for each in self.tokens if each) if self._several else len(self.tokens) - 1
+        return made / self.step_seconds if self.step_seconds else 0.0
 
-    def __iter__(self) -> Generator[int]:
+    def __iter__(self) -> Generator[Any]:
         """Give the tokens; the model keeps the prompt and all tokens but the last one that was given.
 
         Raises:
             InvalidUsageError: logits that are not finite. Where the devices choose the tokens, only logits that are NaN
                 for all tokens are sure to be found.
         """
+        if self._several:
+            yield from self._of_several()
+            return
         start = time.perf_counter()
         self.model.prefill(self.prompt)
         if not self.steps:
             self.model.next_token()  # waits
             self.prompt_seconds = time.perf_counter() - start
             return
-        source = self._likeliest() if self.sampling.greedy else self._drawn()
+        source = self._likeliest() if self._samplings[0].greedy else self._drawn()
         with closing(source):
             for token in source:
                 now = time.perf_counter()
@@ -147,8 +180,26 @@ class Generation:
                     return
                 start = time.perf_counter()
 
+    def _of_several(self) -> Generator[list[int | None]]:
+        self.tokens, self.texts = [[] for _ in self.prompt], []
+        elapsed = 0.0
+        with Texts(self.model) as texts:
+            start = time.perf_counter()
+            for given in all_texts(texts, self.prompt, self.steps, self._samplings, self.stops, self.texts):
+                row: list[int | None] = [None] * len(self.prompt)
+                for number, text in enumerate(self.texts):
+                    self.tokens[number] = text.tokens
+                    if text in given:
+                        row[number] = text.tokens[-1]
+                self.prompt_seconds = sum(text.prompt_seconds for text in self.texts)
+                elapsed += time.perf_counter() - start
+                self.step_seconds = elapsed - self.prompt_seconds
+                if given:
+                    yield row
+                start = time.perf_counter()
+
     def _drawn(self) -> Generator[int]:
-        sampler = self.sampling.sampler()
+        sampler = self._samplings[0].sampler()
         token = sampler(self.model.next_logits())
         yield token
         for _ in range(self.steps - 1):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
@@ -25,6 +24,7 @@ from vkpar.parallel.models.building import Builder
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress
 from vkpar.parallel.models.prompts import Pieces, Stage, checked, listed, through_all
+from vkpar.parallel.models.sampling import History, choose, read_logits
 from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of, piece_rows
@@ -32,14 +32,15 @@ from vkpar.unpickled import Closable, Unpickled
 
 
 class Llama(Closable, Unpickled):
-    """A decoder of the Llama family on devices, with the keys and values of one text.
+    """A decoder of the Llama family on devices, with the keys and values of one text, or of several.
 
     Args:
         config: the sizes.
         weights: by name: tensors of :func:`vkpar.parallel.open_weights`, or arrays.
         comm: the communicator; its wire is that of the sums.
         placement: which rank has what; see :func:`vkpar.parallel.plan.placing.place`.
-        context: tokens that there is room for.
+        context: tokens that there is room for, of each text.
+        sequences: how many texts there is room for, 1 to 32; of several, see :class:`Texts`.
         cache_dtype: of the keys and values that are kept. ``"auto"`` is float16 where all devices are GPUs and the
             weights no float32, else float32.
         dtype: what matrices that are not quantised are converted to; None keeps the file's type.
@@ -73,6 +74,7 @@ class Llama(Closable, Unpickled):
         placement: Placement,
         *,
         context: int = 4096,
+        sequences: int = 1,
         cache_dtype: object = "auto",
         dtype: str | None = None,
         inputs: str = "auto",
@@ -80,15 +82,14 @@ class Llama(Closable, Unpickled):
         progress: Progress | None = None,
     ) -> None:
         batch = batch_of(rig.everywhere(comm)) if batch is None else batch
-        for name, value in (("context", context), ("batch", batch)):
-            if not isinstance(value, int) or value < 1:
-                raise InvalidUsageError(f"{name} is a whole number from 1, not {value!r}")
+        loading.check_sizes(sequences, context=context, batch=batch)
         loading.check_types(dtype, inputs, cache_dtype)
         tensors = loading.lazy(weights)
         naming.check(config, tensors, "the model")
-        self.config, self.comm, self.placement, self.context = config, comm, placement, context
-        self._batch = batch
+        self.config, self.comm, self.placement = config, comm, placement
+        self.context, self.sequences, self._batch = context, sequences, batch
         self._length = 0
+        self._sequence: int | None = 0  # the text that prompts go to; None while there is a Texts
         builder = Builder(config, tensors, comm, placement, progress, dtype, inputs)
         self._embedding = builder.embedding()
         self._blocks = [builder.block(number) for number in range(config.layers)]
@@ -96,17 +97,17 @@ class Llama(Closable, Unpickled):
         self._head = builder.head(self._embedding)
         self._weights_nbytes = builder.nbytes()
         self._unpacks = builder.quantized
-        if cache_dtype == "auto":
-            cache_dtype = loading.cache_type(config, tensors, rig.everywhere(comm), dtype)
+        kept = (
+            loading.cache_type(config, tensors, rig.everywhere(comm), dtype) if cache_dtype == "auto" else cache_dtype
+        )
         counts = [heads.kv_counts for heads in placement.heads]
-        self._cache = KVCache(comm, context, counts, config.head_dim, cache_dtype)
+        self._cache = KVCache(comm, context, counts, config.head_dim, kept, sequences)
+        self._layers = self._cache.layers
         self._windows = Windows.of(comm, config.window, self._cache)
         self.root = self._head.weight.holders[0] if placement.ratios is None else placement.streams[-1][0]
         self._tokens = rig.by_rank(comm, [device.zeros(1, "uint32") for device in comm.devices])
         self._here = self.root if self.root in comm.local_ranks else comm.local_ranks[0]  # where tokens are read
-        here = comm.devices[self._here - comm.local_ranks[0]]
-        self._history = here.zeros(context, "uint32")
-        self._places = here.array(np.arange(context, dtype=np.uint32))
+        self._history = History(there(self._tokens, self._here).device, context)
         self.plan: Plan | None = None
         self._logits: Array | None = None  # of the latest token; what the captured step writes is always the same
         self._step_logits: Array | None = None
@@ -150,17 +151,8 @@ class Llama(Closable, Unpickled):
 
     def placed(self) -> dict[str, Any]:
         """Return which rank has what, ready for JSON."""
-        placement = self.placement
-        return {
-            "mode": placement.mode,
-            "devices": [str(device) for device in rig.everywhere(self.comm)],
-            "streams": [list(ranks) for ranks in placement.streams],
-            "heads": [list(heads.queries.counts) for heads in placement.heads],
-            "kv_heads": [list(heads.kv_counts) for heads in placement.heads],
-            "inner": [list(split.counts) for split in placement.inner],
-            "vocabulary": list(placement.outputs.counts),
-            "weights_nbytes": self.weights_nbytes,
-        }
+        devices = [str(device) for device in rig.everywhere(self.comm)]
+        return {**self.placement.as_dict(), "devices": devices, "weights_nbytes": self.weights_nbytes}
 
     @property
     def weights_nbytes(self) -> list[int]:
@@ -216,12 +208,13 @@ class Llama(Closable, Unpickled):
         for start in range(0, len(ids), most):
             chunk = ids[start : start + most]
             places = np.arange(self._length, self._length + len(chunk), dtype=np.uint32)
-            normed = self._pieces.run(self._through, chunk, places)
+            normed = self._pieces.run(self._through, chunk, places, captured=not self._sequence)
             self._length += len(chunk)
             if logits:
-                rows.append(self._read(self._head(normed)))
+                rows.append(np.concatenate([part.numpy() for part in self._head(normed) if part is not None], axis=1))
             if start + len(chunk) == len(ids):
-                self._logits = self._choose(self._head([None if part is None else part[-1:] for part in normed]))
+                last = [None if part is None else part[-1:] for part in normed]
+                self._logits = self._choose(self._head(last), self._tokens)
         return np.concatenate(rows) if logits else None
 
     def next_token(self) -> int:
@@ -239,15 +232,8 @@ class Llama(Closable, Unpickled):
         Over several processes all call it together.
         """
         self._check_logits()
-        comm, logits = self.comm, self._logits
-        assert logits is not None
-        if not self._is_whole:
-            given = [logits if rank == self.root else None for rank in comm.local_ranks]
-            out = [device.empty(logits.shape) for device in comm.devices]
-            comm.broadcast(given, self.root, out=out)
-            logits = out[0]
-        values: NDArray[np.float32] = logits.numpy()
-        return values.reshape(-1)
+        assert self._logits is not None
+        return read_logits(self.comm, self._logits, self.root).reshape(-1)
 
     def feed(self, token: int | None = None) -> None:
         """Go on with one token by a launch of the captured step, which may be under way when this returns.
@@ -277,7 +263,7 @@ class Llama(Closable, Unpickled):
 
     def fed(self, start: int, stop: int) -> list[int]:
         """Return the likeliest tokens after positions ``start`` to ``stop``, of launches of the step."""
-        return [int(token) for token in self._history.read(slice(start, stop))]
+        return [int(token) for token in self._history.read(start, stop)[:, 0]]
 
     def replicas(self, tokens: Iterable[int]) -> list[NDArray[np.float32]]:
         """Return the residual stream's norm after ``tokens`` on each rank that has it, without keeping the tokens."""
@@ -328,7 +314,30 @@ class Llama(Closable, Unpickled):
         if self._logits is None:
             raise InvalidUsageError("give a prompt first: no token was given since the model was made, or rewound")
 
+    @contextmanager
+    def _within(self, sequence: int | None) -> Iterator[None]:
+        """Let prompts go to a text's keys and values, or to none, and forget meanwhile what was given before."""
+        before = self._sequence, self._layers
+        self._sequence, self._layers = sequence, [] if sequence is None else self._cache.of(sequence)
+        self._length, self._logits = 0, None
+        try:
+            yield
+        finally:
+            self._sequence, self._layers = before
+            self._length, self._logits = 0, None
+
+    def _aside(self) -> ExitStack:
+        """Take no prompts until what is returned is closed, at the latest with the model."""
+        if self._sequence is None:
+            raise InvalidUsageError("the model's texts are those of a Texts already; close that first")
+        aside = ExitStack()
+        aside.enter_context(self._within(None))
+        self._stack.callback(aside.close)
+        return aside
+
     def _checked(self, tokens: Iterable[int]) -> NDArray[np.uint32]:
+        if self._sequence is None:
+            raise InvalidUsageError("the model's texts are those of a Texts: join one there, or close that")
         ids = checked(listed(tokens, self.context - self._length), self.config.vocabulary)
         if self._length + ids.size > self.context:
             raise InvalidUsageError(
@@ -336,28 +345,31 @@ class Llama(Closable, Unpickled):
             )
         return ids
 
-    def _through(self, stage: Stage, given: Parts, positions: Parts) -> tuple[Parts, Inputs]:
+    def _through(
+        self, stage: Stage, given: Parts, positions: Parts, caches: Sequence[Sequence[Any]] | None = None
+    ) -> tuple[Parts, Inputs]:
         """Return the residual stream after a stage's blocks, and after the last block its norm.
 
-        ``given`` are tokens, or what came out of the stage before. A process without the stage's ranks lends its own.
+        ``given``: tokens, or what came out of the stage before; ``caches``: of all texts, of which each gets a row, None
+        for that of the text that is gone on with. A process without the stage's ranks lends its own.
         """
         blocks, windows = self._blocks, self._windows
         if not set(stage.ranks) & set(self.comm.local_ranks):
             for block in blocks[stage.first : stage.stop]:
                 block.lend(there(positions, self._here).size)
-            return [None] * self.comm.nranks, [None] * self.comm.nranks
-        if self.in_halves(there(given, present(given)[0]).shape[0]):
-            caches = self._cache.layers
-            return two_halves.through(blocks, caches, self._embedding, self._norm, given, positions, windows)
+            return ([None] * self.comm.nranks,) * 2
+        if caches is None:
+            caches = self._layers
+            if self.in_halves(there(given, present(given)[0]).shape[0]):
+                return two_halves.through(blocks, caches, self._embedding, self._norm, given, positions, windows)
         stream = given if stage.first else self._embedding(given)
-        masks = None if windows is None else windows.masks(_of(stage, positions))
+        masks = None if windows is None else windows.masks(stage.own(positions))
         normed = blocks[stage.first].attention_norm.before(stream)
         for number in range(stage.first, stage.stop):
-            block, cache = blocks[number], self._cache.layers[number]
+            block, cache = blocks[number], caches[number]
             stream, normed = block.attention(normed, positions, cache, stream, block.forward_norm, masks)
-            following = blocks[number + 1].attention_norm if number + 1 < stage.stop else None
-            if number + 1 == len(blocks):
-                following = self._norm
+            last = self._norm if number + 1 == len(blocks) else None
+            following = blocks[number + 1].attention_norm if number + 1 < stage.stop else last
             stream, normed = block.forward(normed, stream, following)
         return stream, normed
 
@@ -365,22 +377,15 @@ class Llama(Closable, Unpickled):
         """Return the residual stream after all blocks, and its norm."""
         return through_all(self._pieces.stages, self._through, self.comm, tokens, positions, self.config.hidden)
 
-    def _choose(self, logits: Parts) -> Array:
-        """Gather the logits of one token on the root, and put the likeliest token on all ranks."""
-        comm, is_here, several = self.comm, self._here == self.root, self._head.weight.holders != [self.root]
-        whole = logits[self._here]
-        if whole is None or several:  # in other processes than the root's, what next_logits receives into
-            whole = self._places.device.empty((1, self.config.vocabulary), "float32")
-        if several:
-            comm.gather(rig.own(comm, logits), self.root, out=whole if is_here else None)
-        if is_here:
-            ops.argmax(whole, axis=1, out=self._tokens[self.root])
-        if comm.nranks > 1:
-            comm.broadcast(rig.own(comm, self._tokens), self.root)
-        return whole
+    def _of_rows(self, tokens: Parts, positions: Parts) -> Array:
+        """Put in a token of each text at its position; return the next ones' logits, the likeliest in ``tokens``."""
+        through = partial(self._through, caches=self._cache.together)
+        rows = through_all(self._pieces.stages, through, self.comm, tokens, positions, self.config.hidden)
+        return self._choose(self._head(rows[1]), tokens)
 
-    def _read(self, logits: Parts) -> NDArray[np.float32]:
-        return np.concatenate([part.numpy() for part in logits if part is not None], axis=1)
+    def _choose(self, logits: Parts, tokens: Parts) -> Array:
+        """Gather the logits of rows on the root, and put the likeliest token of each on all ranks."""
+        return choose(self.comm, logits, tokens, self.root, self.placement.outputs.counts)
 
     def _capture(self) -> None:
         comm = self.comm
@@ -388,12 +393,8 @@ class Llama(Closable, Unpickled):
         with graph as step:
             positions = rig.by_rank(comm, list(step.param("position")))
             at, token = there(positions, self._here), there(self._tokens, self._here)
-            self._step_logits = self._choose(self._head(self._stream(list(self._tokens), positions)[1]))
-            ops.where(ops.equal(self._places, at), token, self._history, out=self._history)
+            normed = self._stream(list(self._tokens), positions)[1]
+            self._step_logits = self._choose(self._head(normed), self._tokens)
+            self._history.note(at, token)
         self._graph = step
         self._stack.callback(step.close)
-
-
-def _of(stage: Stage, positions: Parts) -> Parts:
-    """Return what a stage's ranks have."""
-    return [part if rank in stage.ranks else None for rank, part in enumerate(positions)]

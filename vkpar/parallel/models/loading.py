@@ -28,6 +28,7 @@ Progress = Callable[[str, int], None]
 """Is told the name of each tensor that was read, and its bytes in the file."""
 
 _CHUNK: Final = 4 << 20  # elements that are converted at a time
+MOST_SEQUENCES: Final = 32  # texts at once
 PRODUCTS: Final = tuple(KINDS)
 """Kinds of blocks that products take."""
 
@@ -113,6 +114,24 @@ def check_types(dtype: str | None, inputs: str, cache_dtype: object) -> None:
         auto = isinstance(kind, str) and kind == "auto" and name != "dtype"
         if not auto and dtypes.resolve(kind).name not in FLOATS:
             raise InvalidUsageError(f"{name} is {', '.join(FLOATS)}, not {kind!r}")
+
+
+def check_sequences(sequences: object) -> None:
+    """Refuse a number of texts that no decoder can have.
+
+    Raises:
+        InvalidUsageError: it is no whole number, or not from 1 to 32.
+    """
+    if isinstance(sequences, bool) or not isinstance(sequences, int) or not 1 <= sequences <= MOST_SEQUENCES:
+        raise InvalidUsageError(f"sequences is a whole number from 1 to {MOST_SEQUENCES}, not {sequences!r}")
+
+
+def check_sizes(sequences: object, **sizes: object) -> None:
+    """Refuse sizes below 1 and, as :func:`check_sequences`, numbers of texts."""
+    for name, value in sizes.items():
+        if not isinstance(value, int) or value < 1:
+            raise InvalidUsageError(f"{name} is a whole number from 1, not {value!r}")
+    check_sequences(sequences)
 
 
 def in_halves(kind: str, devices: Sequence[Device]) -> bool:

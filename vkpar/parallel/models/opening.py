@@ -101,6 +101,7 @@ class ModelFile(Closable):
         ratios: Ratios = "speed",
         strict: bool = False,
         context: int = 4096,
+        sequences: int = 1,
         cache_dtype: object = "auto",
         dtype: str | None = None,
         inputs: str = "auto",
@@ -114,7 +115,8 @@ class ModelFile(Closable):
             mode: ``"tensor"``, ``"row"``, ``"layer"``, ``"single"`` or ``"auto"``; see there.
             ratios: what the ranks get; see there.
             strict: raise where the mode is not possible, in place of falling back.
-            context: tokens that there is room for.
+            context: tokens that there is room for, of each text.
+            sequences: how many texts there is room for, 1 to 32; of several, see :class:`Texts`.
             cache_dtype: see :class:`Llama` for this and the others.
             dtype: what matrices that are not quantised are converted to.
             inputs: what the rows of a prompt are rounded to.
@@ -126,11 +128,12 @@ class ModelFile(Closable):
             UnsupportedError: a split that the decoder cannot have.
             OutOfMemoryError: no room.
         """
+        loading.check_sequences(sequences)
         loading.check_types(dtype, inputs, cache_dtype)
         if cache_dtype == "auto":
             cache_dtype = loading.cache_type(self.config, self.weights, rig.everywhere(comm), dtype)
         spec = self.spec(cache_dtype, dtype)
-        made = plan(spec, comm, mode=mode, ratios=ratios, context=context, strict=strict)
+        made = plan(spec, comm, mode=mode, ratios=ratios, context=context, batch=sequences, strict=strict)
         two_halves.check(halves, made.mode, comm.nranks)
         model = Llama(
             self.config,
@@ -138,6 +141,7 @@ class ModelFile(Closable):
             comm,
             made.placement,
             context=context,
+            sequences=sequences,
             cache_dtype=cache_dtype,
             dtype=dtype,
             inputs=inputs,

@@ -64,6 +64,10 @@ class Stage(NamedTuple):
     first: int
     stop: int
 
+    def own(self, parts: Parts) -> Parts:
+        """Return of a list by rank what the stage's ranks have."""
+        return [part if rank in self.ranks else None for rank, part in enumerate(parts)]
+
 
 Through = Callable[[Stage, Parts, Parts], tuple[Parts, Inputs]]
 """Takes tokens, (T,) uint32 by rank, or what comes out of the stage before, and positions alike, through a stage: gives
@@ -130,14 +134,17 @@ class Pieces:
         """Say whether a piece of so many tokens goes through in two halves."""
         return 0 < self.halved <= rows
 
-    def run(self, through: Through, tokens: _Ids, positions: _Ids) -> Inputs:
+    def run(self, through: Through, tokens: _Ids, positions: _Ids, *, captured: bool = True) -> Inputs:
         """Return what comes out of the blocks, by rank; the next piece may overwrite it.
 
         Args:
-            through: always the same.
+            through: always the same, but for pieces that are not captured.
             tokens: of the piece.
             positions: where they are in the text.
+            captured: False for a piece of another text than those of the graphs.
         """
+        if not captured:
+            return self._eager(through, tokens, positions)
         count, latest = len(tokens), self._latest
         self._latest = count
         again = self._captures and count == latest and count >= self._least

@@ -1,15 +1,22 @@
-"""The next token from a row of logits: the likeliest one, or drawn."""
+"""The next token from a row of logits: the likeliest one, by the devices, or drawn."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vkpar import ops
+from vkpar.arrays.array import Array
+from vkpar.comm import ranks as rig
+from vkpar.comm.communicator import Communicator
+from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
+from vkpar.parallel.layers.norms import Parts, there
 
 NOT_FINITE: Final = "the logits are not finite: the weights hold NaN or infinity, or overflow"
 
@@ -96,3 +103,73 @@ class Sampler:
         if self._sampling.greedy:
             return int(np.argmax(chances))
         return int(self._generator.choice(chances.size, p=chances))
+
+
+class History:
+    """The tokens that launches of a step gave, of each text one, where the host reads several launches' together.
+
+    Args:
+        device: where it lies.
+        launches: of how many there are tokens.
+        count: texts.
+    """
+
+    def __init__(self, device: Device, launches: int, count: int = 1) -> None:
+        self._kept = device.zeros((launches, count), "uint32")
+        self._places = device.array(np.arange(launches, dtype=np.uint32).reshape(-1, 1))
+
+    def note(self, number: Array, tokens: Array) -> None:
+        """Keep the tokens of a launch, whose number is on the device."""
+        ops.where(ops.equal(self._places, number), tokens.reshape(1, -1), self._kept, out=self._kept)
+
+    def read(self, first: int, stop: int) -> NDArray[np.uint32]:
+        """Return the tokens of some launches, (launches, texts), once they are there."""
+        found: NDArray[np.uint32] = self._kept.read(slice(first, stop))
+        return found
+
+
+def choose(comm: Communicator, logits: Parts, tokens: Parts, root: int, counts: Sequence[int]) -> Array:
+    """Gather the logits of rows on the root, put the likeliest token of each on all ranks, and return the logits.
+
+    Args:
+        comm: the communicator.
+        logits: by rank (rows, its tokens of the vocabulary).
+        tokens: (rows,) uint32 by rank, which are written.
+        root: the rank that chooses. A process without it returns where the logits could be received.
+        counts: by rank how many tokens of the vocabulary it has.
+    """
+    here = root if root in comm.local_ranks else comm.local_ranks[0]
+    mine, whole = there(tokens, here), logits[here]
+    if counts[root] < sum(counts) or whole is None:
+        whole = mine.device.empty((mine.size, sum(counts)), "float32")
+    if counts[root] < sum(counts):
+        parts = whole if mine.size == 1 else mine.device.empty(whole.size, "float32")
+        comm.gather(rig.own(comm, logits), root, out=parts if here == root else None)
+        if mine.size > 1 and here == root:
+            _side_by_side(parts, counts, whole)
+    if here == root:
+        ops.argmax(whole, axis=1, out=mine)
+    if comm.nranks > 1:
+        comm.broadcast(rig.own(comm, tokens), root)
+    return whole
+
+
+def _side_by_side(parts: Array, counts: Sequence[int], out: Array) -> None:
+    """Copy columns of ``out`` that came one part after the other, each with all of its rows."""
+    column = 0
+    for count in counts:
+        if count:
+            first = len(out) * column
+            out[:, column : column + count].copy_from(parts[first : first + len(out) * count].reshape(len(out), count))
+        column += count
+
+
+def read_logits(comm: Communicator, logits: Array, root: int) -> NDArray[np.float32]:
+    """Return the logits that the root has; over several processes all call it together."""
+    if len(comm.devices) < comm.nranks:
+        given = [logits if rank == root else None for rank in comm.local_ranks]
+        out = [device.empty(logits.shape) for device in comm.devices]
+        comm.broadcast(given, root, out=out)
+        logits = out[0]
+    values: NDArray[np.float32] = logits.numpy()
+    return values

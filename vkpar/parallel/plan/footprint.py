@@ -9,6 +9,7 @@ from typing import Final
 
 from vkpar import dtypes
 from vkpar.ops.attention.kvcache import PITCH
+from vkpar.ops.attention.kvcaches import room_of
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.scratch import Stored, Widths, block_nbytes, most_rows, slices_nbytes, stored_as
@@ -115,37 +116,37 @@ class Footprint:
     def _ranks(self) -> range:
         return range(self.placement.table.nranks)
 
-    def cache(self, spec: ModelSpec, rank: int, context: int) -> int:
-        """Return the bytes of a rank's keys and values of one text."""
+    def cache(self, spec: ModelSpec, rank: int, context: int, batch: int) -> int:
+        """Return the bytes of a rank's keys and values of ``batch`` texts."""
         if not spec.decoder:
             return 0
-        each = padded(self.kv_heads[rank] * context * spec.head_dim * dtypes.resolve(spec.cache).itemsize)
+        each = padded(sum(self.seen(spec, rank, context, batch).values()))
         return 2 * each * self.blocks[rank] if self.kv_heads[rank] else 0
 
-    def seen(self, spec: ModelSpec, rank: int, context: int) -> dict[str, int]:
+    def seen(self, spec: ModelSpec, rank: int, context: int, batch: int) -> dict[str, int]:
         """Return, by name, the bytes of what a kernel of a rank has to see as a whole; there are pieces of all else."""
         if not spec.decoder:
             return {}
-        keys = self.kv_heads[rank] * context * round_up(spec.head_dim, PITCH)
+        keys = batch * self.kv_heads[rank] * room_of(context, batch) * round_up(spec.head_dim, PITCH)
         return {"a block's keys": keys * dtypes.resolve(spec.cache).itemsize}
 
     def activations(
         self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int, *, turned: bool = False
     ) -> int:
-        """Return the bytes of what a rank computes for a ``piece`` of a prompt, and a captured step of one token.
+        """Return the bytes of what a rank computes for a ``piece`` of a prompt, and a captured step.
 
         Args:
             spec: the model.
             rank: the rank.
             context: tokens of a text.
-            batch: texts.
+            batch: texts. Prompts of a decoder's are run one after the other, and a step takes a token of each.
             piece: the most tokens that go through the blocks together.
             turned: its products take copies of transposed weights.
         """
         stored = stored_as(spec)._replace(turned=turned)
         stages = len(self.streams) if self.mode == "layer" else 1
         unpacks = stored.quantized
-        rows = batch * (most_rows(context, stages, piece, unpacks=unpacks) if spec.decoder else context)
+        rows = most_rows(context, stages, piece, unpacks=unpacks) if spec.decoder else batch * context
         if rank not in self.streams:
             share = self._share(rank)
             whole = Widths(*self._widths(spec, min(self.streams)), spec.gated)
@@ -153,7 +154,8 @@ class Footprint:
         mixture = spec.experts, spec.active
         widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank), spec.head_norms, *mixture)
         nbytes = block_nbytes(widths, rows, stored)
-        nbytes += self._masks(spec, rank, context, rows) + self._masks(spec, rank, context, batch)
+        room = room_of(context, batch)
+        nbytes += self._masks(spec, rank, room, rows) + self._masks(spec, rank, room, batch)
         return nbytes + (self._step(spec, rank, context, batch, widths, stored) if spec.decoder else 0)
 
     def _masks(self, spec: ModelSpec, rank: int, context: int, rows: int) -> int:
@@ -177,6 +179,6 @@ class Footprint:
         nbytes = block_nbytes(widths, batch, stored) + padded(_F32 * batch * self.words[rank])
         holders = [other for other, words in enumerate(self.words) if words]
         if rank == holders[0]:
-            whole = _F32 * batch * spec.vocabulary if len(holders) > 1 else 0
+            whole = _F32 * batch * spec.vocabulary * (1 + (batch > 1)) if len(holders) > 1 else 0
             nbytes += whole + 2 * padded(_F32 * context) + padded(context)
         return nbytes

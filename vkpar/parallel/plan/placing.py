@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.quantized.kinds import FORMATS
@@ -40,6 +40,17 @@ class Placement:
     outputs: Split
     ratios: tuple[Fraction, ...] | None = None
     experts: tuple[Split, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return which rank has what as plain data, ready for JSON."""
+        return {
+            "mode": self.mode,
+            "streams": [list(ranks) for ranks in self.streams],
+            "heads": [list(heads.queries.counts) for heads in self.heads],
+            "kv_heads": [list(heads.kv_counts) for heads in self.heads],
+            "inner": [list(split.counts) for split in self.inner],
+            "vocabulary": list(self.outputs.counts),
+        }
 
     def of_experts(self, block: int, count: int, width: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Return by rank which experts of ``count`` it has, and which columns of their ``width``, first and last."""

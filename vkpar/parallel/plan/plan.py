@@ -299,7 +299,7 @@ def _attempt(
             need, free = text.units(memory[lacking].total), text.units(memory[lacking].free)
             short = short or f"{mode}: rank {lacking} would need {need} and has {free} free"
             continue
-        unseen = _unseen(spec, facts, needs, context)
+        unseen = _unseen(spec, facts, needs, context, batch)
         if unseen is not None:
             short = short or f"{mode}: {unseen}"
             continue
@@ -326,10 +326,10 @@ def _attempt(
     raise UnsupportedError(short)
 
 
-def _unseen(spec: ModelSpec, facts: RigFacts, needs: Footprint, context: int) -> str | None:
+def _unseen(spec: ModelSpec, facts: RigFacts, needs: Footprint, context: int, batch: int) -> str | None:
     """Say what a rank would have that its kernels do not see as a whole; None for nothing."""
     for rank, most in enumerate(facts.bindings):
-        for what, nbytes in needs.seen(spec, rank, context).items():
+        for what, nbytes in needs.seen(spec, rank, context, batch).items():
             if nbytes > most:
                 return f"rank {rank} would have {what} in {text.units(nbytes)}, and a kernel sees {text.units(most)}"
     return None

@@ -209,7 +209,7 @@ def memory_of(
     return [
         (
             sum(tensor.nbytes[rank] for tensor in needs.tensors),
-            needs.cache(spec, rank, context) * batch,
+            needs.cache(spec, rank, context, batch),
             needs.activations(spec, rank, context, batch, piece, turned=rank in turned),
         )
         for rank in range(len(needs.blocks))
