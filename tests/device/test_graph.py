@@ -156,6 +156,7 @@ NEW: dict[str, Callable[..., Any]] = {
     "pad": lambda x, w, v, i: vkpar.pad(x, 1),
     "repeat": lambda x, w, v, i: vkpar.repeat(x, 2, 0),
     "roll": lambda x, w, v, i: vkpar.add(vkpar.roll(x, 3, 1), 0),
+    "scatter_add": lambda x, w, v, i: vkpar.scatter_add(x, 1, i.reshape(8, 1), w),
     "take_along_axis": lambda x, w, v, i: vkpar.take_along_axis(x, i.reshape(8, 1), 1),
     "tile": lambda x, w, v, i: vkpar.tile(x, 2),
     "topk": lambda x, w, v, i: vkpar.topk(x, 3),

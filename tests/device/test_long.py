@@ -103,3 +103,65 @@ def test_types_that_meet_in_64_bits(device: vkpar.Device) -> None:
         assert long.astype("float32").tolist() == [np.float32(0.1)]
     with pytest.raises(UnsupportedError, match="divide computes float64"):
         wide / 2
+
+
+def floats(rng: np.random.Generator) -> Host:
+    """Return all kinds of float64, and those around which types round, end, or lose their fraction."""
+    steps = rng.choice([2.0**-8, 2.0**-9, 2.0**-10, 2.0**-11, 2.0**-12, 1.0], 3000)
+    near = 2.0 ** rng.integers(-150, 130, 3000) * (1 + steps + rng.choice([0, 2.0**-40, -(2.0**-52)], 3000))
+    ends = [sign * 2.0**n + by for sign in (1, -1) for n in (7, 8, 15, 16, 31, 32) for by in (-1, -0.5, 0, 0.5, 1)]
+    others = [0, -0.0, np.inf, -np.inf, np.nan, 65519.99999, 65520, 2.0**63, -(2.0**63), 2.0**64, 2.0**53 + 2, 0.99999]
+    bits = rng.integers(0, 1 << 64, 3000, dtype=np.uint64).view(np.float64)
+    return np.concatenate([bits, near, rng.integers(-70000, 70000, 1000) + 0.5, ends, others])
+
+
+def clipped(a: Host, dtype: str) -> Host:
+    limits = np.iinfo(dtype)
+    finite = np.where(np.isnan(a), 0, a).tolist()
+    return np.array([int(min(max(x, limits.min), limits.max)) if abs(x) < 2.0**65 else limits.max if x > 0 else
+                     limits.min for x in finite], dtype)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_float64_and_integers(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    """Both ways: what is out of range becomes the nearest, and integers of 64 bits are rounded once."""
+    a, limits = floats(rng), np.iinfo(dtype)
+    if not computes(device, "float64"):
+        for x, target in ((device.zeros(3, "float64"), dtype), (device.zeros(3, dtype), "float64")):
+            with pytest.raises(UnsupportedError, match="does not compute float64"):
+                x.astype(target)
+        return
+    np.testing.assert_array_equal(device.array(a, "float64").astype(dtype).numpy(), clipped(a, dtype))
+    whole = rng.integers(limits.min, limits.max, 3000, dtype, endpoint=True)
+    parts = [whole, whole >> np.array(limits.bits // 8, dtype), np.array([0, limits.min, limits.max], dtype)]
+    if limits.bits == 64:  # about the middle of two floats
+        parts += [np.array([base + by for base in (1 << 53, 1 << 54, 1 << 62) for by in range(1, 1030)], dtype)]
+    whole = np.concatenate(parts)
+    got = device.array(whole, dtype).astype("float64").numpy()
+    np.testing.assert_array_equal(got.view(np.uint64), whole.astype(np.float64).view(np.uint64))
+
+
+def test_float64_and_other_floats(device: vkpar.Device, rng: np.random.Generator) -> None:
+    """One rounding to halves: not to float32 and then once more, as what decides may lie behind float32."""
+    a = floats(rng)
+    x = device.array(a, "float64")
+    if not computes(device, "float64"):
+        for target in ("float16", "bfloat16", "bool"):
+            with pytest.raises(UnsupportedError, match="does not compute float64"):
+                x.astype(target)
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.testing.assert_array_equal(x.astype("float16").numpy(), a.astype(np.float16))
+        power = np.maximum(np.frexp(a)[1] - 8, -133)  # of the last bit of a bfloat16
+        want = np.ldexp(np.rint(np.ldexp(a, -power)), power)
+    want = np.where(np.abs(want) >= 2.0**128, np.copysign(np.inf, want), want)
+    np.testing.assert_array_equal(x.astype("bfloat16").numpy().astype(np.float64), want)
+    np.testing.assert_array_equal(x.astype("bool").numpy(), a.astype(bool))
+    out = device.zeros((2, a.size + 1), "float16")
+    vkpar.cast(x, "float16", out=out[1, 1:])
+    np.testing.assert_array_equal(out.numpy()[1, 1:], x.astype("float16").numpy())
+    assert not out.numpy()[0].any()
+    for name, bits in (("float16", np.uint16), ("bool", np.uint8)):
+        half = np.arange(1 << 16).astype(bits).view(np.float16 if name == "float16" else bits)
+        half = half if name == "float16" else half[:2].astype(bool)
+        np.testing.assert_array_equal(device.array(half).astype("float64").numpy(), half.astype(np.float64))

@@ -70,7 +70,7 @@ def test_shipped_kernels(kernel: str) -> None:
     assert found.entries["main"].shared_nbytes <= shared
     newest = (1, 6) if kernel.startswith("attention_cores2") else (1, 5)
     assert found.version <= newest  # 1.6 is for devices with Vulkan 1.3
-    doubles = ["Float64"] if "_f64_" in kernel else []  # loaded where devices have that
+    doubles = ["Float64"] if "_f64" in kernel else []  # loaded where devices have that
     if "_texel_" in kernel:  # for devices that read texels and add up over subgroups; others never load it
         assert found.foreign == "an image, a sampler or a texel buffer"
         assert missing(found.capabilities, WITH_SUBGROUPS) == [
@@ -86,7 +86,9 @@ def test_shipped_kernels(kernel: str) -> None:
         pairs = lanes or kernel == "take_u64" or kernel.startswith(("reduce_rows_w64", "reduce_columns_w64"))
         pairs = pairs or kernel.startswith(("matmul_eights", "matmul_narrow", "matmul_short"))
         pairs = pairs or (kernel.startswith("each_") and kernel.endswith(("_full", "_rows")))
-        pairs = pairs or kernel.startswith("each_long_")  # numbers of 64 bits, refused where a device has none
+        pairs = pairs or kernel.startswith(
+            ("each_long_", "scatter_add_u64", "scatter_add_f64")
+        )  # numbers of 64 bits, refused where a device has none
         subgroups = subgroups or lanes
         features = dataclasses.replace(WITH_SUBGROUPS if subgroups else NO_FEATURES, integer_dot=dots, int64=pairs)
         if not kernel.startswith(

@@ -29,7 +29,7 @@ class Narrow(NamedTuple):
 
 
 class NarrowConstants(NamedTuple):
-    """Bits of elements and of results, and what they are: 0 unsigned, 1 signed, 2 float, 3 truth."""
+    """Bits of elements and of results, and what they are: 0 unsigned, 1 signed, 2 float, 3 truth, 4 odd."""
 
     a_bits: int
     o_bits: int

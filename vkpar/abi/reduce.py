@@ -91,6 +91,28 @@ class Sort(NamedTuple):
     counts_first: int
 
 
+class ScatterAdd(NamedTuple):
+    """Rows of sorted places and of what goes there, in chunks; rows of what is added to; where all begin."""
+
+    count_: int
+    rows: int
+    chunks: int
+    size: int
+    keys_first: int
+    places_first: int
+    values_first: int
+    left_keys_first: int
+    left_values_first: int
+    totals_first: int
+
+
+class ScatterAddConstants(NamedTuple):
+    """Whether values lie where they came from, and whether no chunk leaves any."""
+
+    begins: int
+    ends: int
+
+
 class SortConstants(NamedTuple):
     """What the first pass reads, whether this is it, the order, whether digits are counted, or nobody counted."""
 

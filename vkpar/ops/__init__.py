@@ -102,6 +102,7 @@ from vkpar.ops.quantized.weights import Quantized, quantized
 from vkpar.ops.reduce import picking as _picking  # noqa: F401  (what a[mask] is)
 from vkpar.ops.reduce.reductions import argmax, argmin, max, mean, min, sum
 from vkpar.ops.reduce.scans import cumprod, cumsum
+from vkpar.ops.reduce.scatter import scatter_add
 from vkpar.ops.reduce.sorting import argsort, nonzero, one_hot, sort, take_along_axis, topk
 from vkpar.ops.reduce.statistics import all, any, count_nonzero, logsumexp, norm, prod, std, var
 from vkpar.ops.rows.norm_grads import layer_norm_grad, rms_norm_grad
@@ -256,6 +257,7 @@ __all__ = [
     "rope",
     "round",
     "rsqrt",
+    "scatter_add",
     "sigmoid",
     "sign",
     "silu",

@@ -126,6 +126,7 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"quantized_pack_": (2, 2 * loop(8)),
     r"scan$": (1, loop(8)),
     r"sort$": (6, 2 * loop(16) + 3 * loop(8) + loop(8)),
+    r"scatter_add_": (1, loop(32)),
     r"expert_route$": (6, _routed),
     r"expert_groups$": (8, _grouped),
     r"expert_product": (4, lambda sent: 3 * _over_k(sent, 4)),  # and, within, over the fours of a chunk

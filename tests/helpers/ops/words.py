@@ -88,6 +88,7 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     r"reduce_columns_": ((reduce.ColumnsPass, reduce.Ends), (reduce.ColumnsConstants,)),
     r"scan$": ((reduce.Scan,), (reduce.ScanConstants,)),
     r"sort$": ((reduce.Sort,), (reduce.SortConstants,)),
+    r"scatter_add_": ((reduce.ScatterAdd,), (reduce.ScatterAddConstants,)),
     r"norm_gather_": ((rows.Rows, rows.Gathers), (rows.RowsConstants, rows.NormConstants, rows.GathersConstants)),
     r"norm_grad_": ((rows.Rows,), (rows.RowsConstants, rows.NormGradConstants)),
     r"norm_": ((rows.Rows,), (rows.RowsConstants, rows.NormConstants)),

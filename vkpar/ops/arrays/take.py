@@ -21,11 +21,14 @@ from vkpar.ops.call.dispatch import run_pair
 from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import INTEGERS
+from vkpar.ops.elementwise.functions import equal, where
+from vkpar.ops.elementwise.mathematics import right_shift
 from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.quantized.weights import Quantized, take_rows
 from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.memory.subbuffers import cut
 
+_WORD: Final = 1 << 32
 _GROUP: Final = 256  # words that a work-group makes
 
 
@@ -37,7 +40,7 @@ def take(table: Array | Quantized, indices: Array, axis: int = 0, *, out: Array 
 
     Args:
         table: at least one dimension, any type; or quantised weights, whose rows are float32, or of ``out``'s type.
-        indices: int32 or uint32, any shape.
+        indices: integers, any shape.
         axis: which they count along; negative ones count from the end. Along others than the
             first, the table is copied with that axis first, and the result once more.
         out: where the result goes: of ``table``'s type and shape, with that of ``indices`` in the axis's place, in
@@ -76,6 +79,27 @@ def axis_number(operation: str, axis: Any) -> int:
         raise InvalidUsageError(f"{operation}: an axis is a whole number, not {axis!r}") from error
 
 
+def index_words(operation: str, indices: Array) -> Array:
+    """Return numbers of elements in 32 bits; those of 64 bits that these do not hold as one that no array has.
+
+    Raises:
+        UnsupportedError: no integers.
+    """
+    name = indices.dtype.name
+    if name in INTEGERS:
+        return indices
+    if name in NARROW - {"bool"}:
+        return cast(indices, widened(indices))
+    if name not in ("int64", "uint64"):
+        raise UnsupportedError(f"{operation}: indices are integers, not {indices.dtype}; cast them")
+    kind, none = ("int32", _WORD // 2 - 1) if name == "int64" else ("uint32", _WORD - 1)
+    if not indices.size:
+        return indices.device.empty(indices.shape, kind)
+    words = indices.contiguous().reshape(-1).view(kind).reshape((*indices.shape, 2))
+    low, high = words[..., 0], words[..., 1]
+    return where(equal(high, right_shift(low, 31) if name == "int64" else 0), low, none)
+
+
 def _take_quantized(table: Quantized, indices: Array, axis: int, out: Array | None) -> Array:
     if axis:
         raise UnsupportedError(f"take: quantised weights give rows, not what lies along axis {axis}; dequantize them")
@@ -87,10 +111,8 @@ def _take_anew(table: Array, indices: Array, axis: int, out: Array | None) -> Ar
     check_arrays("take", out, table=table, indices=indices)
     if not table.ndim:
         raise InvalidUsageError("take: the table has no dimension that rows could be taken along")
-    if indices.dtype.name in NARROW - {"bool"}:
-        return take(table, cast(indices, widened(indices)), axis, out=out)
     if indices.dtype.name not in INTEGERS:
-        raise UnsupportedError(f"take: indices are {' or '.join(INTEGERS)}, not {indices.dtype}; cast them")
+        return take(table, index_words("take", indices), axis, out=out)
     if not -table.ndim <= axis < table.ndim:
         raise InvalidUsageError(f"take: axis {axis} of a table with {table.ndim} dimensions")
     at = axis % table.ndim

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vkpar.vulkan.stream import Binding
 
 Key = tuple[object, ...]
-_PLACING = ("kv_append", "rope_append")  # kernels that write to a part of what they bind
+_PLACING = ("kv_append", "rope_append", "scatter_add")  # kernels that write to a part of what they bind
 
 
 def repeat(

@@ -56,25 +56,27 @@ _CONVERSIONS: Final = (
 
 
 _KINDS: Final = {"u": 0, "i": 1, "f": 2, "b": 3}  # of shaders/narrow.comp
+_ODD: Final = 4
+_STORED: Final = OTHERS | {"float64"}
 
 
 def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
     """Return the elements of ``a`` in another type.
 
-    Floats are rounded to nearest even: overflow gives infinity; NaN (as the canonical one) and infinity are kept;
-    subnormal values are exact. Floats become integers by dropping the fraction; what is out of range becomes the
-    nearest integer of the type, NaN becomes 0. Integers become floats by way of float32, rounded. Integers become
-    others by their lowest bits, as NumPy's do; all but 0 becomes the truth value 1.
+    Floats are rounded to nearest even, once: overflow gives infinity; NaN (as the canonical one) and infinity are
+    kept; subnormal values are exact. Floats become integers by dropping the fraction; what is out of range becomes the
+    nearest integer of the type, NaN becomes 0. Integers become float64 by one rounding, other floats by way of
+    float32. Integers become others by their lowest bits, as NumPy's do; all but 0 becomes the truth value 1.
 
     Args:
-        a: any shape; float32, float16, bfloat16, an integer of 8 to 64 bits or bool, or any type when ``dtype`` is its
-            own (then bytes are copied).
+        a: any shape; float32, float16, bfloat16, an integer of 8 to 64 bits or bool; float64 where the device computes
+            it; or any type when ``dtype`` is its own (then bytes are copied).
         dtype: one of these.
         out: where the result goes, of ``a``'s shape and of type ``dtype``; by default a new array.
 
     Raises:
         InvalidUsageError: not an array, a closed one, one of another device; a wrong ``out``, or one in shared memory.
-        UnsupportedError: a type that devices do not convert, such as float64.
+        UnsupportedError: a type that devices do not convert, such as complex64.
 
     Examples:
         >>> vkpar.cast(device.array([2.7, -2.7]), "int32").tolist()
@@ -93,7 +95,7 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
         if a.dtype.name in LONG or target.name in LONG:
             check_long("cast", a.device, a.dtype if a.dtype.name in LONG else target)
         return run(conversion, (a,), (out,))[0]
-    if a.dtype != target and OTHERS & {a.dtype.name, target.name}:
+    if a.dtype != target and _STORED & {a.dtype.name, target.name}:
         return _narrow(a, target, out)
     same_bits = a.dtype == target or (a.dtype.name in INTEGERS and target.name in INTEGERS)
     if not same_bits:
@@ -119,22 +121,35 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
 
 
 def _narrow(a: Array, target: DType, out: Array | None) -> Array:
-    """Convert from or to a type of :data:`OTHERS`."""
-    ours = {*OTHERS, *SHORT}
+    """Convert from or to a type of :data:`_STORED`."""
+    ours = {*_STORED, *SHORT}
     if not {a.dtype.name, target.name} <= ours:
         other = target if a.dtype.name in ours else a.dtype
         raise UnsupportedError(f"cast converts {', '.join(sorted(ours))}, not {other}{advice(other)}")
     if out is not None:
         check_out("cast", out, a.shape, target)
         check_overlap("cast", out, a, in_place=False)
-    if a.dtype.is_float and a.dtype != "float32":
-        a = cast(a, "float32")
-    if target.is_float and target != "float32":
+    if "float64" in (a.dtype, target):
+        check_long("cast", a.device, dtypes.resolve("float64"))
+    if a.dtype.is_float and a.dtype.itemsize == 2:
         return cast(cast(a, "float32"), target, out=out)
+    if target.is_float and target.itemsize == 2:
+        return cast(
+            _by_bits(a, dtypes.float32, None, odd=True) if a.dtype == "float64" else cast(a, "float32"), target, out=out
+        )
+    return _by_bits(a, target, out)
+
+
+def _by_bits(a: Array, target: DType, out: Array | None, *, odd: bool = False) -> Array:
+    """Convert by shaders/narrow.comp; ``odd``: float64 to what is rounded to a float of 16 bits next."""
+    name = "cast odd" if odd else "cast"
+    done = repeat(name, (a,), (out,), target.name)
+    if done is not None:
+        return done[0]
     made = a.device.empty(a.shape, target) if out is None else out
     if not a.size:
         return made
-    call = Call("cast", key_of("cast", (a,), (out,), target.name), (a,), (made,))
+    call = Call("cast", key_of(name, (a,), (out,), target.name), (a,), (made,))
     source = landing.packed(call, call.operands[0])
     if source.byte_offset % 4:
         call.forget()
@@ -148,7 +163,7 @@ def _narrow(a: Array, target: DType, out: Array | None) -> Array:
     (seen, first), (put, to) = places[0], places[1]
     size, made_size = source.dtype.itemsize, target.itemsize
     told = abi.Narrow(a.size, first * size // 4, to * made_size // 4)
-    kinds = (_KINDS[source.dtype.numpy.kind], _KINDS[target.numpy.kind])
+    kinds = (_KINDS[source.dtype.numpy.kind], _ODD if odd else _KINDS[target.numpy.kind])
     constants = abi.NarrowConstants(8 * size, 8 * made_size, *kinds)
     call.dispatch("narrow", (source, result), (seen, put), pack(told), -(-a.size // 1024), constants)
     landing.land(call, result, call.results[0])

@@ -12,16 +12,15 @@ from vkpar.arrays.operators import operations
 from vkpar.dtypes import uint32
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import arange
-from vkpar.ops.arrays.take import take
+from vkpar.ops.arrays.take import index_words, take
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import FLOATS, NARROW, check_arrays, check_out, check_overlap, widened
+from vkpar.ops.call.checks import FLOATS, check_arrays, check_out, check_overlap
 from vkpar.ops.elementwise.cast import cast
-from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.functions import equal, less, where
 from vkpar.ops.reduce.scans import CHUNK, back, checked, lying_last, scan, seen
 
 _BITS: Final = 4  # of a pass; see shaders/sort.comp
-_MOST: Final = 1 << 31  # elements of all rows: places are words
+MOST: Final = 1 << 31  # elements of all rows: places are words
 
 
 def sort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
@@ -112,7 +111,7 @@ def take_along_axis(a: Array, indices: Array, axis: int | None = -1, *, out: Arr
 
     Args:
         a: an array of any type.
-        indices: int32 or uint32, of ``a``'s shape but for the axis; those below 0 count from the end. A place that is
+        indices: integers, of ``a``'s shape but for the axis; those below 0 count from the end. A place that is
             not there gives what :func:`take` gives.
         axis: along which; None for ``a`` in one dimension.
         out: where the result goes, of the indices' shape and ``a``'s type, sharing no memory with either.
@@ -128,9 +127,7 @@ def take_along_axis(a: Array, indices: Array, axis: int | None = -1, *, out: Arr
     """
     check_arrays("take_along_axis", out, a=a, indices=indices)
     source, axis = (a.reshape(-1), 0) if axis is None else (a, axis)
-    indices = _numbers(indices)
-    if indices.dtype.name not in INTEGERS:
-        raise UnsupportedError(f"take_along_axis: indices are {' or '.join(INTEGERS)}, not {indices.dtype}; cast them")
+    indices = index_words("take_along_axis", indices)
     if indices.ndim != source.ndim or not -source.ndim <= axis < source.ndim:
         raise InvalidUsageError(f"take_along_axis: axis {axis} of {source.shape}, and indices of {indices.shape}")
     at = axis % source.ndim
@@ -150,7 +147,7 @@ def one_hot(indices: Array, num_classes: int, dtype: object = "float32") -> Arra
     """Return rows of zeros with a one each, where ``indices`` say; a number that no row has gives zeros alone.
 
     Args:
-        indices: int32 or uint32, of any shape.
+        indices: integers, of any shape.
         num_classes: the length of a row, which is the last axis of the result.
         dtype: of the result.
 
@@ -163,9 +160,7 @@ def one_hot(indices: Array, num_classes: int, dtype: object = "float32") -> Arra
         [[0.0, 1.0], [1.0, 0.0]]
     """
     check_arrays("one_hot", None, indices=indices)
-    indices = _numbers(indices)
-    if indices.dtype.name not in INTEGERS:
-        raise UnsupportedError(f"one_hot: indices are {' or '.join(INTEGERS)}, not {indices.dtype}; cast them")
+    indices = index_words("one_hot", indices)
     if operator.index(num_classes) < 0:
         raise InvalidUsageError(f"one_hot: rows of {num_classes} elements")
     classes = arange(indices.device, num_classes, dtype=indices.dtype)
@@ -205,18 +200,13 @@ def nonzero(a: Array) -> tuple[Array, ...]:
     return (left, *found) if a.ndim else ()
 
 
-def _numbers(indices: Array) -> Array:
-    """Return indices, those of 8 and 16 bits in 32."""
-    return cast(indices, widened(indices)) if indices.dtype.name in NARROW - {"bool"} else indices
-
-
 def _at(rows: Array, places: Array, *, known: bool = False) -> Array:
     """Return the elements of rows at places in them, which are ``known`` to be there; all lie side by side."""
     length = rows.shape[-1]
     count = rows.size // max(length, 1)
     if count == 1:
         return take(rows.reshape(-1), places.reshape(-1)).reshape(places.shape)
-    if rows.size > _MOST:
+    if rows.size > MOST:
         raise UnsupportedError(f"an int32 counts no {rows.size} elements; take parts of them")
     if places.dtype == "int32":
         places = cast(where(less(places, 0), places + length, places), "uint32")
@@ -228,26 +218,27 @@ def _at(rows: Array, places: Array, *, known: bool = False) -> Array:
 
 def _places(name: str, rows: Array, *, largest: bool = False, bits: int = 32) -> Array:
     """Return where the elements of rows, that lie side by side, go; by so many low bits of whole numbers."""
-    if rows.size > _MOST:
+    if rows.size > MOST:
         raise UnsupportedError(f"{name}: places are words, which count no {rows.size} elements; take parts of them")
     done = repeat("argsort", (rows,), (None,), largest, bits)
     if done is not None:
         return done[0]
     made = rows.device.empty(rows.shape, uint32)
     call = Call(name, key_of("argsort", (rows,), (None,), largest, bits), (rows,), (made,))
-    _sort(call, call.operands[0], call.results[0], largest=largest, passes=-(-bits // _BITS))
+    record_sort(call, call.operands[0], call.results[0], largest=largest, bits=bits)
     call.keep()
     return made
 
 
-def _sort(call: Call, source: Array, target: Array, *, largest: bool, passes: int) -> None:
-    """Record the passes of a radix sort; each leaves keys and places to the next."""
+def record_sort(call: Call, source: Array, target: Array, *, largest: bool = False, bits: int = 32) -> Array:
+    """Record the passes of a radix sort of rows, which leave places in ``target``; return the keys in their order."""
     count = source.shape[-1]
     rows, chunks = source.size // count, -(-count // CHUNK)
     pairs = [(call.temporary((rows, count), uint32), call.temporary((rows, count), uint32)) for _ in range(2)]
     counts, sums = (call.temporary((rows, 16 * chunks), uint32) for _ in range(2))
     kind = 2 if source.dtype.name in FLOATS else int(source.dtype == "int32")
     keys, places = source, pairs[1][1]
+    passes = -(-bits // _BITS)
     for number in range(passes):
         last = number == passes - 1
         to_keys, to_places = pairs[number % 2][0], target if last else pairs[number % 2][1]
@@ -258,6 +249,7 @@ def _sort(call: Call, source: Array, target: Array, *, largest: bool, passes: in
             scan(call, counts, sums)
         _pass(call, arrays, sums, (rows, count), number * _BITS, abi.SortConstants(*told, counts=0, alone=chunks == 1))
         keys, places = to_keys, to_places
+    return keys
 
 
 def _pass(
