@@ -21,7 +21,7 @@ from vkpar.parallel.layers.experts import Experts, MixtureOfExperts
 from vkpar.parallel.layers.feedforward import ParallelMLP
 from vkpar.parallel.layers.gathered import GatheredLinear
 from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
-from vkpar.parallel.layers.norms import RMSNorm
+from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm
 from vkpar.parallel.models import loading, naming
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress, WeightRows
@@ -38,10 +38,18 @@ class DecoderBlock(NamedTuple):
     forward_norm: RMSNorm
     forward: ParallelMLP | MixtureOfExperts
 
-    def lend(self, rows: int) -> None:
-        """Compute what a row split has of its weights in this process, for the rank of another that has the stream."""
-        self.attention.lend(rows)
-        self.forward.lend(rows)
+
+def lend(blocks: Sequence[DecoderBlock], rows: int, nranks: int) -> tuple[Parts, Inputs]:
+    """Compute what a row split has of the blocks' weights in this process, for the rank of another that has the stream.
+
+    Returns:
+        the stream and its norm here: nothing, by rank.
+    """
+    for block in blocks:
+        block.attention.lend(rows)
+        block.forward.lend(rows)
+    made: Parts = [None] * nranks
+    return made, made
 
 
 class Builder(loading.Taking):

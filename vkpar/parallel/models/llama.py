@@ -20,7 +20,7 @@ from vkpar.graph.capture import capture
 from vkpar.parallel.layers.attention import KVCache, Windows
 from vkpar.parallel.layers.norms import Inputs, Parts, present, there
 from vkpar.parallel.models import loading, naming, two_halves
-from vkpar.parallel.models.building import Builder
+from vkpar.parallel.models.building import Builder, lend
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress
 from vkpar.parallel.models.prompts import Pieces, Stage, checked, listed, through_all
@@ -350,14 +350,12 @@ class Llama(Closable, Unpickled):
     ) -> tuple[Parts, Inputs]:
         """Return the residual stream after a stage's blocks, and after the last block its norm.
 
-        ``given``: tokens, or what came out of the stage before; ``caches``: of all texts, of which each gets a row, None
-        for that of the text that is gone on with. A process without the stage's ranks lends its own.
+        ``given``: tokens, or what came out of the stage before; ``caches``: of all texts, of which each gets a row; None
+        for that of the text that goes on. A process without the stage's ranks lends its own.
         """
         blocks, windows = self._blocks, self._windows
         if not set(stage.ranks) & set(self.comm.local_ranks):
-            for block in blocks[stage.first : stage.stop]:
-                block.lend(there(positions, self._here).size)
-            return ([None] * self.comm.nranks,) * 2
+            return lend(blocks[stage.first : stage.stop], there(positions, self._here).size, self.comm.nranks)
         if caches is None:
             caches = self._layers
             if self.in_halves(there(given, present(given)[0]).shape[0]):
