@@ -350,8 +350,8 @@ class Llama(Closable, Unpickled):
     ) -> tuple[Parts, Inputs]:
         """Return the residual stream after a stage's blocks, and after the last block its norm.
 
-        ``given``: tokens, or what came out of the stage before; ``caches``: of all texts, a row each; None for that of the
-        text that goes on. A process without the ranks of the stage lends its own.
+        ``given``: tokens, or what came out of the stage before; ``caches``: of all texts, a row each; None for that of
+        the text that goes on. A process without the ranks of the stage lends its own.
         """
         blocks, windows = self._blocks, self._windows
         if not set(stage.ranks) & set(self.comm.local_ranks):
