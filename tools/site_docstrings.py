@@ -23,6 +23,20 @@ def shown() -> dict[str, str]:
     return {name.rpartition(".")[2]: name for name in sorted(names, key=len, reverse=True)}
 
 
+@functools.cache
+def internal() -> dict[str, list[str]]:
+    """Return, by class, the names that are not for users: of those that the reference shows, and what they inherit."""
+    found: dict[str, list[str]] = {}
+    for name in shown().values():
+        module, _, last = name.rpartition(".")
+        kind = getattr(importlib.import_module(module), last)
+        for base in inspect.getmro(kind) if inspect.isclass(kind) else ():
+            found.setdefault(f"{base.__module__}.{base.__qualname__}", []).extend(
+                getattr(kind, "_internal", "").split()
+            )
+    return found
+
+
 def _has(name: str, member: str) -> bool:
     """Say whether an object that the reference shows has a member."""
     module, _, last = name.rpartition(".")
@@ -54,6 +68,11 @@ class SharedSections(griffe.Extension):
         if func.path.startswith("vkpar.ops.") and func.docstring is not None and isinstance(func.parent, griffe.Module):
             whole = getattr(importlib.import_module(func.parent.path), func.name, None)
             func.docstring.value = linked(inspect.getdoc(whole) or func.docstring.value, "")
+
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Leave out what parts of the package have of each other."""
+        for name in internal().get(cls.path, ()):
+            cls.members.pop(name, None)
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Lead roles to what they name."""

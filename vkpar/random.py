@@ -28,6 +28,8 @@ from vkpar.text import shown
 if TYPE_CHECKING:
     from vkpar.device import Device
 
+__all__ = ["Generator", "bits", "integers", "normal", "permutation", "uniform"]
+
 _WORDS: Final = 1 << 32  # of 32 bits
 _BLOCKS: Final = 1 << 64  # of four elements; then they come again
 
@@ -46,6 +48,12 @@ class Generator:
 
     Raises:
         InvalidUsageError: a number out of range.
+
+    Examples:
+        >>> generator = vkpar.random.Generator(seed=7)
+        >>> first, second = generator.bits(device, 4), generator.bits(device, 4)
+        >>> generator.position
+        2
     """
 
     def __init__(self, seed: int = 0, position: int = 0) -> None:
@@ -191,7 +199,22 @@ class Generator:
 
 
 def bits(device: Device, shape: int | Sequence[int], *, seed: int = 0) -> Array:
-    """Return the first elements of :meth:`Generator.bits`."""
+    """Return uint32 of which every bit is random: the first elements of :meth:`Generator.bits`.
+
+    Args:
+        device: where the array lives.
+        shape: its dimensions.
+        seed: a whole number from 0 up to 2^64 - 1; equal ones give equal elements.
+
+    Raises:
+        InvalidUsageError: a bad shape or seed.
+        OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> a = vkpar.random.bits(device, (2, 3), seed=1)
+        >>> a.shape, str(a.dtype)
+        ((2, 3), 'uint32')
+    """
     return Generator(seed).bits(device, shape)
 
 
@@ -199,7 +222,26 @@ def uniform(
     device: Device, shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, *, seed: int = 0,
     dtype: object = "float32",
 ) -> Array:  # fmt: skip
-    """Return the first elements of :meth:`Generator.uniform`."""
+    """Return numbers from ``low`` up to ``high``: the first elements of :meth:`Generator.uniform`.
+
+    Args:
+        device: where the array lives.
+        shape: its dimensions.
+        low: the least number.
+        high: the bound.
+        seed: a whole number from 0 up to 2^64 - 1; equal ones give equal elements.
+        dtype: float32, float16 or bfloat16.
+
+    Raises:
+        InvalidUsageError: numbers that are not finite in float32; a bad shape or seed.
+        UnsupportedError: another ``dtype``.
+        OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> a = vkpar.random.uniform(device, 1000, -1.0, 1.0)
+        >>> float(a.min()) >= -1, float(a.max()) <= 1
+        (True, True)
+    """
     return Generator(seed).uniform(device, shape, low, high, dtype=dtype)
 
 
@@ -207,19 +249,72 @@ def normal(
     device: Device, shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, seed: int = 0,
     dtype: object = "float32",
 ) -> Array:  # fmt: skip
-    """Return the first elements of :meth:`Generator.normal`."""
+    """Return normal numbers: the first elements of :meth:`Generator.normal`.
+
+    Args:
+        device: where the array lives.
+        shape: its dimensions.
+        mean: what they lie around.
+        std: the standard deviation.
+        seed: a whole number from 0 up to 2^64 - 1; equal ones give equal elements.
+        dtype: float32, float16 or bfloat16.
+
+    Raises:
+        InvalidUsageError: numbers that are not finite in float32; a bad shape or seed.
+        UnsupportedError: another ``dtype``.
+        OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> a = vkpar.random.normal(device, 1000, seed=3)
+        >>> abs(float(vkpar.mean(a))) < 0.2
+        True
+    """
     return Generator(seed).normal(device, shape, mean, std, dtype=dtype)
 
 
 def integers(
     device: Device, shape: int | Sequence[int], low: int, high: int, *, seed: int = 0, dtype: object = "int32"
 ) -> Array:
-    """Return the first elements of :meth:`Generator.integers`."""
+    """Return whole numbers from ``low`` up to ``high``, without that: the first elements of :meth:`Generator.integers`.
+
+    Args:
+        device: where the array lives.
+        shape: its dimensions.
+        low: the least number.
+        high: the bound.
+        seed: a whole number from 0 up to 2^64 - 1; equal ones give equal elements.
+        dtype: int32, uint32, or an integer of 8 or 16 bits.
+
+    Raises:
+        InvalidUsageError: bounds that the type does not hold, or none between them; a bad shape or seed.
+        UnsupportedError: another ``dtype``.
+        OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> a = vkpar.random.integers(device, 1000, 1, 7)
+        >>> int(a.min()), int(a.max())
+        (1, 6)
+    """
     return Generator(seed).integers(device, shape, low, high, dtype=dtype)
 
 
 def permutation(device: Device, x: int | Array, *, seed: int = 0) -> Array:
-    """Return the first result of :meth:`Generator.permutation`."""
+    """Return the numbers up to ``x``, or the rows of an array, in random order, as :meth:`Generator.permutation` does.
+
+    Args:
+        device: where the array lives.
+        x: how many numbers; or an array of this device.
+        seed: a whole number from 0 up to 2^64 - 1; equal ones give equal elements.
+
+    Raises:
+        InvalidUsageError: a negative number; an array of another device, or without rows; a bad seed.
+        UnsupportedError: more than a sort takes.
+        OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> sorted(vkpar.random.permutation(device, 4, seed=2).tolist())
+        [0, 1, 2, 3]
+    """
     return Generator(seed).permutation(device, x)
 
 

@@ -10,15 +10,21 @@ from vkpar.errors import OperandError, ReadOnlyError
 _C = TypeVar("_C", bound="Closable")
 
 
-class Closable:
-    """A context manager whose block ends with :meth:`close`."""
+class Listed:
+    """Has a ``dir`` for users."""
 
     _internal = ""  # names that parts of the package have of each other
+
+    __slots__ = ()
 
     def __dir__(self) -> list[str]:
         """Return the names that are for users."""
         internal = self._internal.split()
         return [name for name in super().__dir__() if name not in internal]
+
+
+class Closable(Listed):
+    """A context manager whose block ends with :meth:`close`."""
 
     __slots__ = ()
 
@@ -33,7 +39,7 @@ class Closable:
         self.close()
 
 
-class Unpickled:
+class Unpickled(Listed):
     """Refuses to be pickled and copied deeply, in words of its own."""
 
     __slots__ = ()

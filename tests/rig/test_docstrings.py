@@ -20,7 +20,7 @@ import vkpar.parallel.models
 import vkpar.testing
 from vkpar.parallel.models import tiny
 
-MODULES = (vkpar, vkpar.parallel, vkpar.parallel.models, vkpar.testing)
+MODULES = (vkpar, vkpar.parallel, vkpar.parallel.models, vkpar.random, vkpar.testing)
 CANNOT_FAIL = {"additions", "gamma", "norm", "relative"}  # functions of numbers, which are not checked
 
 
@@ -48,7 +48,7 @@ def test_examples_give_what_they_show(module: Any, shown: dict[str, Any]) -> Non
         for test in finder.find(getattr(module, name), f"{module.__name__}.{name}", module=False, globs=dict(shown)):
             runner.run(test)
     assert runner.summarize().failed == 0
-    assert runner.tries > {"vkpar": 200, "vkpar.testing": 25}.get(module.__name__, 25)
+    assert runner.tries > {"vkpar": 200, "vkpar.random": 10}.get(module.__name__, 25)
 
 
 def test_every_public_name_has_an_example() -> None:

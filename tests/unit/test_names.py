@@ -112,6 +112,9 @@ def test_public_names() -> None:
 
 def test_names_on_the_classes_are_for_users() -> None:
     """Of what ``dir`` shows, arrays and devices have what their pages describe."""
+    graphs = [name for name in vkpar.Graph.__dir__(object.__new__(vkpar.Graph)) if not name.startswith("_")]
+    assert {"launch", "param", "stats", "close"} <= set(graphs)
+    assert not {"begin", "collect", "holds", "renew"} & set(graphs)
     for kind, hidden in ((Array, "storage steps ranges fetch"), (vkpar.Device, "logical adopt plans stream")):
         shown = [name for name in kind.__dir__(object.__new__(kind)) if not name.startswith("_")]
         assert not set(hidden.split()) & set(shown)

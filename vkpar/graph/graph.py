@@ -56,6 +56,8 @@ class Graph(Fixed, Unpickled):
         >>> graph.close()
     """
 
+    _internal = "add begin captures_for collect copies_between end holds notice_failure renew"
+
     def __init__(
         self,
         devices: Sequence[Device],
