@@ -84,9 +84,9 @@ def _once(name: str, a: Array, groups: Groups, at: int) -> tuple[Array, int] | N
         return made, parts
     call = Call(name, key_of("reduce_units", (a,), (made,), name, shape), (a,), (made,))
     seen, put = binding(call.operands[0]), binding(call.results[0])
-    if seen is None or put is None:
-        return None
     size = a.dtype.itemsize
+    if seen is None or put is None or seen[1] * size % shape.unit:
+        return None
     units = 1 if rows else shape.columns * size // shape.unit
     beside = _GROUP // shape.lanes
     ops = _TRUTHS if a.dtype == "bool" and rows else _OPS
