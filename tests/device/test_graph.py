@@ -192,7 +192,19 @@ BESIDES: dict[str, Callable[..., Any]] = {
     "an expression": lambda x, w, v, i: vkpar.elementwise("y = max(a, b) * 3.0")(a=x, b=x),
     "random": lambda x, w, v, i: vkpar.random.Generator(5).uniform(x.device, 100),
     "a fill": lambda x, w, v, i: filled(x.copy()),
+    "elements of 64 bits": lambda x, w, v, i: wide(x),
 }
+
+
+def wide(x: vkpar.Array) -> tuple[vkpar.Array, ...]:
+    """Do what there is for types of 64 bits, where the device computes them; conversions are everywhere."""
+    made = [vkpar.cast(vkpar.cast(x, "int64"), "float32")]
+    kinds = (("int64", x.device.info.features.int64), ("float64", x.device.info.features.float64))
+    for y in (vkpar.cast(x, dtype) for dtype, computed in kinds if computed):
+        made += [y * y - 3, vkpar.maximum(y, 0), vkpar.cast(y < y[:1], "int32"), vkpar.where(x > 0, y, 1), -y]
+        made += [y.sum(), y.sum(0), y.max(1), y.argmin(1), vkpar.cumsum(y, 1), vkpar.cast(y, "int8"), y.clip(0, 2)]
+        made += [vkpar.scatter_add(y, 1, vkpar.cast(vkpar.cast(x, "int32"), "int64"), y)]
+    return tuple(made)
 
 
 def filled(array: vkpar.Array) -> vkpar.Array:

@@ -222,3 +222,53 @@ def test_concatenate_converts_floats(device: vkpar.Device) -> None:
     ):
         with pytest.raises(InvalidUsageError):
             call()
+
+
+def normals(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what shaders/random.comp makes of pairs of words, step by step in float32; and the radii, in float64."""
+    f32 = np.float32
+    n = (words[:, 0] >> 8) + np.uint32(1)
+    bits = n.astype(f32).view(np.uint32)
+    above = ((bits & 0x7FFFFF) > 0x3504F3).astype(np.uint32)
+    power = ((bits >> 23).astype(np.int32) - 151 + above.astype(np.int32)).astype(f32)
+    f = ((bits & np.uint32(0x7FFFFF)) | (np.uint32(0x3F800000) - (above << 23))).view(f32) - f32(1)
+    p = np.full(len(f), f32(7.0376836292e-2))
+    for each in (-1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+                 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1):  # fmt: skip
+        p = p * f + f32(each)
+    square = f * f
+    y = p * f * square - power * f32(2.12194440e-4) - square * f32(0.5)
+    t = (f + y + power * f32(0.693359375)) * f32(-2)
+    one = (np.uint32(0x5F3759DF) - (t.view(np.uint32) >> 1)).view(f32)
+    for _ in range(3):
+        one = one * (f32(1.5) - t * f32(0.5) * (one * one))
+    r = t * one
+    part = words[:, 1] >> 8
+    quarter = (part + np.uint32(0x200000)) >> 22
+    x = (part.astype(np.int64) - (quarter.astype(np.int64) << 22)).astype(f32) * f32(3.7450703e-7)
+    z = x * x
+    s = ((z * f32(-1.9515295891e-4) + f32(8.3321608736e-3)) * z - f32(1.6666654611e-1)) * z * x + x
+    c = (z * f32(2.443315711809948e-5) - f32(1.388731625493765e-3)) * z + f32(4.166664568298827e-2)
+    c = c * z * z - z * f32(0.5) + f32(1)
+    pairs = np.where((quarter & 1)[:, None] == 0, np.stack([c, s], 1), np.stack([s, c], 1))
+    signs = np.stack([(quarter + np.uint32(1)) >> 1, quarter >> 1], 1) << 31
+    made = (pairs.view(np.uint32) ^ signs.astype(np.uint32)).view(f32) * r[:, None]
+    return made, np.sqrt(-2 * np.log(n.astype(np.float64) * 2.0**-24))
+
+
+def test_normal_numbers_have_the_same_bits_everywhere(device: vkpar.Device) -> None:
+    """They are those of NumPy, whose sums and products of float32 are rounded once each; and close to float64's.
+
+    With U = 2^-24: the logarithm errs by 4 U of itself, its root by half of that and 5 U, the angle by 2 U, its
+    sine by 4 U more, the product by U: below 16 U of the radius.
+    """
+    words = vkpar.random.bits(device, 200_000, seed=3).numpy().reshape(-1, 2)
+    made, radius = normals(words)
+    got = vkpar.random.normal(device, 200_000, seed=3).numpy()
+    np.testing.assert_array_equal(got.view(np.uint32), made.reshape(-1).view(np.uint32))
+    angle = 2 * np.pi * (words[:, 1] >> 8).astype(np.float64) * 2.0**-24
+    exact = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
+    assert (np.abs(made - exact) <= 2.0**-20 * radius[:, None]).all()
+    moved = vkpar.random.normal(device, 200_000, 3, 0.7, seed=3).numpy()
+    want = made.reshape(-1) * np.float32(0.7) + np.float32(3)
+    np.testing.assert_array_equal(moved.view(np.uint32), want.view(np.uint32))

@@ -58,6 +58,29 @@ class ColumnsConstants(NamedTuple):
     straight: int = 0
 
 
+class Units(NamedTuple):
+    """Rows, or columns of blocks, in parts of units; shaders/reduce_units.comp."""
+
+    blocks: int
+    extent: int
+    columns: int
+    parts: int
+    part: int
+    lanes: int
+    a_first: int
+    o_first: int
+
+
+class UnitsConstants(NamedTuple):
+    """What is done, what elements are, whether units have 16 bytes, and whether columns are reduced."""
+
+    op: int
+    bits: int
+    is_signed: int
+    wide: int
+    down: int
+
+
 class Scan(NamedTuple):
     """Rows of elements, in chunks; where elements, results and what chunks come to begin."""
 

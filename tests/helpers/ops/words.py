@@ -84,6 +84,7 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     r"add_": ((elementwise.Add,), (elementwise.AddConstants,)),
     r"narrow$": ((elementwise.Narrow,), (elementwise.NarrowConstants,)),
     r"cast_": ((elementwise.Cast,), (elementwise.CastConstants,)),
+    r"reduce_units_": ((reduce.Units,), (reduce.UnitsConstants,)),
     r"reduce_rows_": ((reduce.RowsPass, reduce.Ends), (reduce.RowsConstants,)),
     r"reduce_columns_": ((reduce.ColumnsPass, reduce.Ends), (reduce.ColumnsConstants,)),
     r"scan$": ((reduce.Scan,), (reduce.ScanConstants,)),

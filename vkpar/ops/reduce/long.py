@@ -9,11 +9,13 @@ from typing import Final
 from vkpar.arrays.array import Array
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.functions import divide, equal, logical_or, maximum, minimum, not_equal
+from vkpar.ops.reduce import units
 
 Both = Callable[..., Array]
 _BOTH: Final[dict[str, Both]] = {
     "sum": add, "mean": add, "max": maximum, "min": minimum, "argmax": maximum, "argmin": minimum,
 }  # fmt: skip
+_EXTREMES: Final = {"mean": "sum", "argmax": "max", "argmin": "min"}  # what others begin with
 
 
 def halved(a: Array, axes: frozenset[int], both: Both) -> Array:
@@ -32,7 +34,10 @@ def halved(a: Array, axes: frozenset[int], both: Both) -> Array:
 
 def reduced(name: str, a: Array, axes: frozenset[int]) -> Array:
     """Return a reduction of an array with elements along axes, which are gone; places are those of a bool array."""
-    made = halved(a, axes, _BOTH[name])
+    found, left = units.reduced(_EXTREMES.get(name, name), a, units.groups_of(a.shape, axes))
+    rest = frozenset(n for n, (_, gone) in enumerate(left) if gone)
+    made = halved(found.reshape([size for size, _ in left]), rest, _BOTH[name])
+    made = made.reshape([size for n, size in enumerate(a.shape) if n not in axes])
     if name == "mean":
         count = math.prod(a.shape[n] for n in axes)
         return divide(made, float(count))

@@ -13,6 +13,7 @@ from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import fill
+from vkpar.ops.arrays.recipes import landed
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import (
@@ -31,8 +32,9 @@ from vkpar.ops.call.windows import writable_in_place
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.shipped import check_long
-from vkpar.ops.reduce import long, once, passes
+from vkpar.ops.reduce import long, once, passes, units
 from vkpar.ops.reduce.passes import Reduction
+from vkpar.ops.reduce.units import groups_of
 
 Axis = int | tuple[int, ...] | None
 
@@ -146,15 +148,12 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     check_arrays(name, out, a=a)
     kind = _KINDS[name]
     if a.dtype.name in NARROW:
-        wide = cast(a, widened(a))
-        if kind.family != "extreme":
-            return _reduced(name, wide, axis, keepdims, out)
-        return cast(_reduced(name, wide, axis, keepdims, None), a.dtype, out=out)
+        return _narrow(name, kind, a, axis, keepdims, out)
     if kind.mean and a.dtype.name in ("int64", "uint64"):
         return _reduced(name, cast(a, "float32"), axis, keepdims, out)
     result = _result_dtype(name, kind, a)
     axes = axes_of(name, a, axis, single=kind.family == "place")
-    shape = tuple(1 if index in axes else size for index, size in enumerate(a.shape) if keepdims or index not in axes)
+    shape = _shape(a, axes, keepdims)
     count = 1
     for index in axes:
         count *= a.shape[index]
@@ -181,6 +180,35 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     landing.land(call, target, call.results[0])
     call.keep()
     return made
+
+
+def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array:
+    """Reduce elements of 8 or 16 bits: as they are stored, or as 32 bits."""
+    found = None
+    if kind.family != "place" and not kind.mean and a.size:
+        found = _by_units(name, a, axes_of(name, a, axis), keepdims)
+    if found is not None:
+        found = found if kind.family == "sum" else cast(found, a.dtype)
+        return found if out is None else landed(name, found, out, a)
+    wide = cast(a, widened(a))
+    if kind.family != "extreme":
+        return _reduced(name, wide, axis, keepdims, out)
+    return cast(_reduced(name, wide, axis, keepdims, None), a.dtype, out=out)
+
+
+def _by_units(name: str, a: Array, axes: frozenset[int], keepdims: bool) -> Array | None:
+    """Return a sum or extremes, in 32 bits, of elements of fewer bits as they are stored; None where they are not."""
+    found, left = units.reduced(name, a, groups_of(a.shape, axes))
+    if found is a:
+        return None
+    found = found.reshape([size for size, _ in left])
+    rest = tuple(n for n, (_, gone) in enumerate(left) if gone)
+    found = _reduced(name, found, rest, False, None) if rest else found
+    return found.reshape(_shape(a, axes, keepdims))
+
+
+def _shape(a: Array, axes: frozenset[int], keepdims: bool) -> tuple[int, ...]:
+    return tuple(1 if index in axes else size for index, size in enumerate(a.shape) if keepdims or index not in axes)
 
 
 def _result_dtype(name: str, kind: Reduction, a: Array) -> DType:
@@ -221,12 +249,12 @@ def axes_of(name: str, a: Array, axis: Axis, *, single: bool = False) -> frozens
 def _fold(call: Call, kind: Reduction, a: Array, axes: frozenset[int], target: Array) -> None:
     """Reduce an array with elements, one in other than C order without a copy where kernels can."""
     if a.is_contiguous:
-        once.reduce(call, kind, call.operands[0], _groups(a.shape, axes), target)
+        once.reduce(call, kind, call.operands[0], groups_of(a.shape, axes), target)
         return
     found = _strided(a, axes, ordered=kind.family == "place")
     flat = call.flat(call.operands[0])
     if found is None or not passes.fits(flat, *found[0]):
-        once.reduce(call, kind, landing.packed(call, call.operands[0]), _groups(a.shape, axes), target)
+        once.reduce(call, kind, landing.packed(call, call.operands[0]), groups_of(a.shape, axes), target)
         return
     shape, steps = found
     once.fold(call, kind, flat, target, shape, divisor=float(shape[1]) if kind.mean else 0.0, steps=steps)
@@ -262,17 +290,6 @@ def _joined(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return (size, stride) of axes without those of 1 element, neighbours that one can stand for as that one."""
     shape, (strides,) = joined([size for size, _ in axes], tuple(stride for _, stride in axes))
     return list(zip(shape, strides, strict=True))
-
-
-def _groups(shape: tuple[int, ...], axes: frozenset[int]) -> list[tuple[int, bool]]:
-    """Return the sizes of the axes but for those of 1, neighbours that are both reduced or both kept as one."""
-    groups: list[tuple[int, bool]] = []
-    for index, size in enumerate(shape):
-        if size == 1:
-            continue
-        before = groups.pop()[0] if groups and groups[-1][1] == (index in axes) else 1
-        groups.append((before * size, index in axes))
-    return groups
 
 
 def _of_nothing(name: str, kind: Reduction, out: Array, a: Array) -> Array:

@@ -1,0 +1,217 @@
+// Sums and extremes of elements of 8, 16 and 64 bits: rows, or columns of blocks, in parts. An invocation reads units of
+// 16 bytes where these begin at multiples of that, four of them at once, and otherwise words, or elements of 64 bits.
+// Results are words, of which each has a sum or an extreme, or elements of 64 bits; parts of several are reduced next.
+// variants: u32: VALUE=int | i64: VALUE=int64_t LONG INT64 | u64: VALUE=uint64_t LONG INT64 | f64: VALUE=double LONG FLOAT64
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#ifdef INT64
+#extension GL_ARB_gpu_shader_int64 : require
+#endif
+#include "common/grid.glsl"
+
+layout(constant_id = 0) const uint OP = 0u;  // 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all
+layout(constant_id = 1) const uint BITS = 8u;
+layout(constant_id = 2) const bool IS_SIGNED = false;
+layout(constant_id = 3) const bool WIDE = false;
+layout(constant_id = 4) const bool DOWN = false;  // columns
+
+layout(local_size_x = 256) in;
+layout(set = 0, binding = 0, std430) readonly buffer Words { uint a_word[]; };
+layout(set = 0, binding = 0, std430) readonly buffer Words4 { uvec4 a_word4[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer Results { VALUE o[]; };
+
+layout(push_constant) uniform Push {
+    uint blocks;
+    uint extent;   // elements of a row, or of a column
+    uint columns;  // units of them; 1 of rows
+    uint parts;
+    uint part;     // units of a row, or elements of a column
+    uint lanes;    // invocations of a part, a power of two
+    uint a_first;  // words before all
+    uint o_first;
+} push;
+
+#ifdef LONG
+const uint FIELDS = 1u;  // elements that are kept side by side
+const uint WORDS_OF = WIDE ? 4u : 2u;
+const uint ELEMENTS = WIDE ? 2u : 1u;
+const uint PIECES = ELEMENTS;
+#define KEPT VALUE
+#else
+const uint FIELDS = 32u / BITS;
+const uint WORDS_OF = WIDE ? 4u : 1u;
+const uint ELEMENTS = FIELDS * WORDS_OF;
+const uint PIECES = WORDS_OF;
+#define KEPT ivec4
+#endif
+
+#ifdef FLOAT64
+VALUE value_of(uvec2 words) { return packDouble2x32(words); }
+bool is_nan(double x) {
+    uvec2 words = unpackDouble2x32(x);
+    uint high = words.y & 0x7FFFFFFFu;
+    return high > 0x7FF00000u || (high == 0x7FF00000u && words.x != 0u);
+}
+#elif defined(INT64)
+VALUE value_of(uvec2 words) { return VALUE(packUint2x32(words)); }
+bool is_nan(VALUE x) { return false; }
+#endif
+
+#ifdef LONG
+VALUE nothing() {
+    uvec2 words = uvec2(0u);
+#ifdef FLOAT64
+    words.y = 0x80000000u;
+    if (OP == 1u) words.y = 0xFFF00000u;
+    if (OP == 2u) words.y = 0x7FF00000u;
+#else
+    if (OP == 1u) words = uvec2(0u, IS_SIGNED ? 0x80000000u : 0u);
+    if (OP == 2u) words = uvec2(0xFFFFFFFFu, IS_SIGNED ? 0x7FFFFFFFu : 0xFFFFFFFFu);
+#endif
+    return value_of(words);
+}
+VALUE both(VALUE x, VALUE y) {
+    VALUE made;
+    if (OP == 0u) made = x + y;
+    else if (is_nan(x)) made = x;
+    else if (is_nan(y)) made = y;
+    else made = (OP == 1u) == (x > y) ? x : y;
+    return made;
+}
+VALUE piece(uvec4 words, uint number, uint n) { return n > number ? value_of(number == 0u ? words.xy : words.zw) : nothing(); }
+VALUE all_four(uvec4 words[4], uint number) {
+    VALUE first = both(piece(words[0], number, 2u), piece(words[1], number, 2u));
+    return both(first, both(piece(words[2], number, 2u), piece(words[3], number, 2u)));
+}
+VALUE ended(VALUE kept) { return kept; }
+VALUE field(VALUE kept, uint number) { return kept; }
+#else
+ivec4 nothing() { return ivec4(OP == 1u ? int(0x80000000u) : OP == 2u ? 0x7FFFFFFF : OP == 4u ? 0x01010101 : 0); }
+ivec4 both(ivec4 x, ivec4 y) {
+    ivec4 made;
+    if (OP == 0u) made = x + y;
+    else if (OP == 1u) made = max(x, y);
+    else if (OP == 2u) made = min(x, y);
+    else if (OP == 3u) made = x | y;
+    else made = x & y;
+    return made;
+}
+// The elements of a word.
+ivec4 fields(uint word) {
+    ivec4 made;
+    if (OP > 2u) {
+        made = ivec4(word);
+    } else {
+        if (BITS == 8u && IS_SIGNED) made = ivec4(uvec4(word) << uvec4(24u, 16u, 8u, 0u)) >> 24;
+        else if (BITS == 8u) made = ivec4((uvec4(word) >> uvec4(0u, 8u, 16u, 24u)) & 0xFFu);
+        else if (IS_SIGNED) made = ivec4(ivec2(uvec2(word << 16, word)) >> 16, nothing().zw);
+        else made = ivec4(word & 0xFFFFu, word >> 16, nothing().zw);
+    }
+    return made;
+}
+// Those before the n-th of the unit.
+ivec4 piece(uvec4 words, uint number, uint n) {
+    uint left = n - min(n, number * FIELDS);
+    ivec4 made = fields(words[number]);
+    if (OP > 2u) {
+        uint mask = left < 4u ? (1u << (left * 8u)) - 1u : 0xFFFFFFFFu;
+        made = OP == 3u ? made & int(mask) : made | int(~mask);
+    } else {
+        made = mix(nothing(), made, lessThan(uvec4(0u, 1u, 2u, 3u), uvec4(left)));
+    }
+    return made;
+}
+// What a word of four whole units comes to: bytes are added in halves of words.
+ivec4 all_four(uvec4 words[4], uint number) {
+    uvec4 word = uvec4(words[0][number], words[1][number], words[2][number], words[3][number]);
+    ivec4 made;
+    if (OP == 0u && BITS == 8u) {
+        word ^= IS_SIGNED ? 0x80808080u : 0u;
+        uvec4 even = word & 0x00FF00FFu;
+        uvec4 odd = (word >> 8) & 0x00FF00FFu;
+        uint e = even.x + even.y + even.z + even.w;
+        uint d = odd.x + odd.y + odd.z + odd.w;
+        made = ivec4(e & 0xFFFFu, d & 0xFFFFu, e >> 16, d >> 16) - (IS_SIGNED ? 512 : 0);
+    } else {
+        made = both(both(fields(word.x), fields(word.y)), both(fields(word.z), fields(word.w)));
+    }
+    return made;
+}
+ivec4 ended(ivec4 kept) {
+    ivec4 made = kept;
+    if (OP == 3u) made.x = kept.x != 0 ? 1 : 0;
+    else if (OP == 4u) made.x = kept.x == 0x01010101 ? 1 : 0;
+    else made.xy = both(both(kept, kept.zwxy), both(kept, kept.zwxy).yxwz).xy;
+    return made;
+}
+int field(ivec4 kept, uint number) { return kept[number]; }
+#endif
+
+shared KEPT folded[256];
+
+uvec4 unit_at(uint at, uint n) {
+    uvec4 words = uvec4(0u);
+    if (WIDE && n == ELEMENTS) {
+        words = a_word4[at >> 2];
+    } else {
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            if (j < WORDS_OF && j * ELEMENTS < n * WORDS_OF) words[j] = a_word[at + j];
+        }
+    }
+    return words;
+}
+
+void main() {
+    uint id = gl_LocalInvocationID.x;
+    uint beside = 256u / push.lanes;
+    uint lane = DOWN ? id / beside : id % push.lanes;
+    uint mine = DOWN ? id % beside : id / push.lanes;
+    uint strips = DOWN ? (push.columns + beside - 1u) / beside : 1u;
+    uint group = group_number();
+    uint unit = DOWN ? group / strips : group * beside + mine;  // the part of a block
+    uint column = DOWN ? (group - unit * strips) * beside + mine : 0u;
+    uint block = unit / push.parts;
+    bool there = block < push.blocks && column < push.columns;
+    uint step = DOWN ? push.columns * WORDS_OF : WORDS_OF;
+    uint length = DOWN ? push.extent : (push.extent + ELEMENTS - 1u) / ELEMENTS;
+    uint row = DOWN ? push.extent * step : push.extent / ELEMENTS * WORDS_OF;  // all units are whole, or there is one row
+    uint from = push.a_first + block * row + column * WORDS_OF;
+    uint begin = (unit - block * push.parts) * push.part;
+    uint end = there ? min(begin + push.part, length) : begin;
+    KEPT kept[4] = KEPT[](nothing(), nothing(), nothing(), nothing());
+    uint whole = DOWN ? end : min(end, push.extent / ELEMENTS);
+    uint k = begin + lane;
+    for (; k + 3u * push.lanes < whole; k += 4u * push.lanes) {
+        uvec4 words[4];
+        [[unroll]] for (uint j = 0u; j < 4u; j++) words[j] = unit_at(from + (k + j * push.lanes) * step, ELEMENTS);
+        [[unroll]] for (uint p = 0u; p < 4u; p++) {
+            if (p < PIECES) kept[p] = both(kept[p], all_four(words, p));
+        }
+    }
+    for (; k < end; k += push.lanes) {  // up to four are left, of which the last may be short
+        uint n = DOWN ? ELEMENTS : min(push.extent - k * ELEMENTS, ELEMENTS);
+        uvec4 words = unit_at(from + k * step, n);
+        [[unroll]] for (uint p = 0u; p < 4u; p++) {
+            if (p < PIECES) kept[p] = both(kept[p], piece(words, p, n));
+        }
+    }
+    if (!DOWN) kept[0] = ended(both(both(kept[0], kept[1]), both(kept[2], kept[3])));
+    [[unroll]] for (uint p = 0u; p < 4u; p++) {
+        if (p < (DOWN ? PIECES : 1u)) {
+            barrier();
+            folded[id] = kept[p];
+            barrier();
+            for (uint left = push.lanes >> 1; left > 0u; left >>= 1) {
+                if (lane < left) folded[id] = both(folded[id], folded[id + left * (DOWN ? beside : 1u)]);
+                barrier();
+            }
+            if (there && lane == 0u) {
+                uint to = push.o_first + unit * (DOWN ? push.columns * ELEMENTS : 1u) + column * ELEMENTS + p * FIELDS;
+                [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                    if (j < (DOWN ? FIELDS : 1u)) o[to + j] = field(folded[id], j);
+                }
+            }
+        }
+    }
+}

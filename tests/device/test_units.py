@@ -1,0 +1,90 @@
+"""Sums and extremes of elements of 8, 16 and 64 bits, read in units of 16 bytes, of 4, or of 8, against NumPy's.
+
+The cases are those of numpy/_core/tests: test_ufunc.py (test_sum, of all types) and test_umath.py (TestMaximum and
+TestMinimum's test_reduce, with NaN).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import FULL
+
+import vkpar
+from vkpar.ops.reduce import units
+
+pytestmark = pytest.mark.device
+SHAPES: tuple[tuple[tuple[int, ...], Any], ...] = (
+    ((5000,), None), ((3, 1000), 1),
+    ((64, 48), 0), ((64, 48), 1), ((7, 33, 64), 1), ((7, 33, 64), (0, 2)), ((33, 7), 0),
+    ((100_001,), None), ((4, 5, 6), (0, 1)), ((2, 4096), 1), ((1,), 0), ((17, 1), 0), ((513, 16), 0), ((5, 300, 3), 1),
+)  # fmt: skip
+
+
+def computes(device: vkpar.Device, dtype: str) -> bool:
+    features = device.info.features
+    return features.float64 if dtype == "float64" else features.int64
+
+
+@pytest.fixture(autouse=True)
+def _as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "reads_units", lambda device: True)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "uint16", "int16", "int64", "uint64", "float64"])
+def test_against_numpy(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    if np.dtype(dtype).itemsize == 8 and not computes(device, dtype):
+        pytest.skip(f"{device} does not compute {dtype}")
+    for shape, axis in SHAPES if FULL else SHAPES[::3]:
+        if dtype == "float64":  # whose sums are exact
+            a = rng.integers(-(1 << 40), 1 << 40, shape).astype(dtype) * 2.0**-60
+        elif dtype == "bool":
+            a = rng.random(shape) < rng.choice([0, 0.5, 1])
+        else:
+            limits = np.iinfo(dtype)
+            a = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+        for part in (a, a[1:], np.flip(a, 0)):
+            if not part.size:
+                continue
+            x = device.array(a, dtype)[:: -1 if part.strides[0] < 0 else 1][a.shape[0] - len(part) :]
+            for name in ("sum", "max", "min"):
+                got = getattr(vkpar, name)(x, axis)
+                want = getattr(np, name)(part.astype("int64") if dtype == "bool" and name == "sum" else part, axis=axis)
+                wide = "uint32" if dtype[0] == "u" else "int32"
+                assert got.dtype == (dtype if name != "sum" or part.itemsize == 8 else wide)
+                np.testing.assert_array_equal(
+                    got.numpy(), want.astype(got.dtype.numpy), err_msg=f"{name} {shape} {axis}"
+                )
+            if dtype == "bool":
+                np.testing.assert_array_equal(vkpar.all(x, axis).numpy(), part.all(axis))
+                np.testing.assert_array_equal(vkpar.any(x, axis, keepdims=True).numpy(), part.any(axis, keepdims=True))
+
+
+def test_nan_and_out(device: vkpar.Device) -> None:
+    a = np.arange(300, dtype=np.uint8).reshape(3, 100)
+    out = device.zeros((3, 2), "uint32")
+    vkpar.sum(device.array(a), 1, out=out[:, 1])
+    np.testing.assert_array_equal(out.numpy(), np.stack([np.zeros(3), a.sum(1)], 1))
+    if computes(device, "float64"):
+        b = np.float64([[1, np.nan, 3], [np.inf, 0, -np.inf], [-0.0, -0.0, -0.0]])
+        x = device.array(b, "float64")
+        np.testing.assert_array_equal(vkpar.max(x, 1).numpy(), b.max(1))
+        np.testing.assert_array_equal(vkpar.min(x, 1).numpy(), b.min(1))
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(vkpar.sum(x, 1).numpy(), b.sum(1))
+        assert np.signbit(vkpar.sum(x, 1).numpy()[2])
+
+
+def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:
+    x = device.zeros((40, 48), "uint8")
+    with vkpar.capture(device) as graph:
+        made = vkpar.sum(x), vkpar.max(x, 0), vkpar.min(x, 1)
+    for _ in range(2):
+        a = rng.integers(0, 256, (40, 48), dtype=np.uint8)
+        x.write(a)
+        graph.launch()
+        for got, want in zip(made, (a.sum(), a.max(0), a.min(1)), strict=True):
+            np.testing.assert_array_equal(got.numpy(), want)
+    graph.close()

@@ -1,0 +1,124 @@
+"""Sums and extremes of elements of 8, 16 and 64 bits, read as they are stored, in units of 16 bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from vkpar.abi import reduce as abi
+from vkpar.abi.words import pack
+from vkpar.arrays.array import Array
+from vkpar.ops.call.call import Call, key_of, repeat
+from vkpar.ops.call.checks import widened
+from vkpar.ops.call.work import ceil_power, floor_power
+from vkpar.ops.elementwise.expressions import LONG
+from vkpar.ops.elementwise.ways import binding
+from vkpar.ops.reduce import cpu
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
+
+Groups = list[tuple[int, bool]]  # sizes of axes, and whether they are reduced
+_GROUP: Final = 256
+_COLUMN_LANES: Final = 16
+_WANTED: Final = 1 << 18  # invocations of a launch, as far as each has four units
+_TURNS: Final = (4, 32)  # units of an invocation: at least and at most
+_OPS: Final = {"sum": 0, "max": 1, "min": 2}
+_TRUTHS: Final = {"sum": 0, "max": 3, "min": 4}
+_KERNELS: Final = {"int64": "i64", "uint64": "u64", "float64": "f64"}
+
+
+class _Shape(NamedTuple):
+    blocks: int
+    extent: int
+    columns: int
+    unit: int  # bytes
+    lanes: int
+    part: int  # units of rows, elements of columns
+
+
+def groups_of(shape: tuple[int, ...], axes: frozenset[int]) -> Groups:
+    """Return the sizes of the axes but for those of 1, neighbours that are both reduced or both kept as one."""
+    groups: Groups = []
+    for index, size in enumerate(shape):
+        if size == 1:
+            continue
+        before = groups.pop()[0] if groups and groups[-1][1] == (index in axes) else 1
+        groups.append((before * size, index in axes))
+    return groups
+
+
+def reads_units(device: Device) -> bool:
+    """Say whether elements are read in units: CPU drivers take longer for that than for converting them first."""
+    return not cpu.passes_alone(device)
+
+
+def reduced(name: str, a: Array, groups: Groups) -> tuple[Array, Groups]:
+    """Return what is left to reduce after the last axis that can be reduced here, which may be nothing.
+
+    Args:
+        name: ``sum``, ``max`` or ``min``.
+        a: elements of 8, 16 or 64 bits; those of fewer than 32 come to int32 or uint32.
+        groups: the sizes of its axes, neighbours of one kind as one, and which are reduced.
+    """
+    while reads_units(a.device) and a.is_contiguous and (a.dtype.itemsize < 4 or a.dtype.name in LONG):
+        at = max((index for index, (_, gone) in enumerate(groups) if gone), default=None)
+        made = None if at is None else _once(name, a, groups, at)
+        if made is None or at is None:
+            break
+        a, parts = made
+        groups = [*groups[:at], *([(parts, True)] if parts > 1 else []), *groups[at + 1 :]]
+    return a, groups
+
+
+def _once(name: str, a: Array, groups: Groups, at: int) -> tuple[Array, int] | None:
+    shape = _shape_of(a, groups, at)
+    if shape is None:
+        return None
+    rows = shape.columns == 1
+    length = -(-shape.extent * a.dtype.itemsize // shape.unit) if rows else shape.extent
+    parts = -(-length // shape.part)
+    dtype = a.dtype.name if a.dtype.name in LONG else widened(a)
+    made = a.device.empty((shape.blocks, parts, shape.columns), dtype)
+    done = repeat("reduce_units", (a,), (made,), name, shape)
+    if done is not None:
+        return made, parts
+    call = Call(name, key_of("reduce_units", (a,), (made,), name, shape), (a,), (made,))
+    seen, put = binding(call.operands[0]), binding(call.results[0])
+    size = a.dtype.itemsize
+    if seen is None or put is None or seen[1] * size % shape.unit:
+        return None
+    units = 1 if rows else shape.columns * size // shape.unit
+    beside = _GROUP // shape.lanes
+    ops = _TRUTHS if a.dtype == "bool" and rows else _OPS
+    push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, seen[1] * size // 4, put[1])
+    constants = abi.UnitsConstants(ops[name], 8 * size, a.dtype.numpy.kind == "i", shape.unit == 16, not rows)
+    work = shape.blocks * parts
+    count = -(-work // beside) if rows else work * -(-units // beside)
+    kernel = f"reduce_units_{_KERNELS.get(a.dtype.name, 'u32')}"
+    call.dispatch(kernel, (call.operands[0], call.results[0]), (seen[0], put[0]), pack(push), count, constants)
+    call.keep()
+    return made, parts
+
+
+def _shape_of(a: Array, groups: Groups, at: int) -> _Shape | None:
+    """Return how an axis is reduced; None where rows begin between words, or there is too little to do."""
+    blocks, columns = 1, 1
+    for index, (size, _) in enumerate(groups):
+        blocks *= size if index < at else 1
+        columns *= size if index > at else 1
+    extent, size = groups[at][0], a.dtype.itemsize
+    least = max(size, 4)
+    run = columns * size if columns > 1 else extent * size if blocks > 1 else 16
+    unit = 16 if run % 16 == 0 and a.byte_offset % 16 == 0 else least
+    if run % unit or a.byte_offset % unit or a.size >> 31:
+        return None
+    units = columns * size // unit if columns > 1 else -(-extent * size // unit)
+    if columns > 1:
+        lanes = max(min(_COLUMN_LANES, ceil_power(extent)), _GROUP // ceil_power(min(units, _GROUP)))
+        lanes = min(lanes, _GROUP, ceil_power(extent))
+        wanted = blocks * units * extent // _WANTED
+        turns = min(max(floor_power(max(wanted, 1)), _TURNS[0]), _TURNS[1])
+        return _Shape(blocks, extent, columns, unit, lanes, lanes * turns)
+    lanes = min(_GROUP, ceil_power(-(-units // _TURNS[0])))
+    turns = min(max(floor_power(max(blocks * units // _WANTED, 1)), _TURNS[0]), _TURNS[1])
+    return _Shape(blocks, extent, 1, unit, lanes, lanes * turns)
