@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 import vkpar
-from vkpar.parallel.models import SPLITS, Generation, Llama, ModelFile, Sampling, open_model, parse_ids, tiny
+from vkpar.parallel.models import SPLITS, Generation, Llama, ModelFile, Sampling, Tokenizer, open_model, parse_ids, tiny
 from vkpar.parallel.models.generating import room_for
+from vkpar.parallel.models.loading import MOST_SEQUENCES
 from vkpar.text import units
 from vkpar.vulkan.machine.selector import default, select
 
@@ -31,6 +32,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", help="a folder with config.json and safetensors, or a GGUF file")
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", help="the text to go on with")
+    prompt.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="several texts at once: a file with a prompt a line"
+    )
     prompt.add_argument("--tokens", help="token ids in its place, such as 1,5,9")
     parser.add_argument("--steps", type=int, help="how many tokens (default 64; 24 without --model)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token (default)")
@@ -58,7 +62,9 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load(file: ModelFile, comm: vkpar.Communicator, options: argparse.Namespace, context: int, stack: ExitStack):
+def load(
+    file: ModelFile, comm: vkpar.Communicator, options: argparse.Namespace, stack: ExitStack, context: int, texts: int
+) -> Llama:
     """Put the weights on the devices, with a bar on a terminal."""
     columns = (TextColumn("loading"), BarColumn(), DownloadColumn(binary_units=True))
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -70,6 +76,7 @@ def load(file: ModelFile, comm: vkpar.Communicator, options: argparse.Namespace,
                 ratios=options.ratios,
                 strict=options.strict,
                 context=context,
+                sequences=min(texts, MOST_SEQUENCES),
                 cache_dtype=options.cache,
                 dtype=options.dtype,
                 inputs=options.inputs or ("auto" if options.logits is None else "float32"),
@@ -93,11 +100,38 @@ def show(generation: Generation, file: ModelFile, options: argparse.Namespace) -
     print()
 
 
+def show_all(generation: Generation, file: ModelFile, options: argparse.Namespace) -> None:
+    """Run several texts at once, and print each with its rates as soon as it and those before it have ended."""
+    shown, words = 0, file.tokenizer()
+    for _ in generation:
+        shown = show_ended(generation, words, shown, quiet=options.json)
+    show_ended(generation, words, shown, quiet=options.json)
+
+
+def show_ended(generation: Generation, words: Tokenizer, shown: int, *, quiet: bool) -> int:
+    """Print the texts that have ended, in order, but for those that were shown; return how many were by now."""
+    while shown < len(generation.texts) and generation.texts[shown].ended:
+        text, prompt = generation.texts[shown], generation.prompt[shown]
+        if not quiet:
+            print("".join([words.decode(prompt), *words.stream(text.tokens, after=prompt)]))
+            made, rate = len(text.tokens), text.count / text.prompt_seconds
+            print(f"  [{shown + 1}] {rates_of(text.count, rate, made, (made - 1) / (text.step_seconds or 1))}")
+        shown += 1
+    return shown
+
+
+def rates_of(count: int, prompt_rate: float, made: int, step_rate: float) -> str:
+    """Return the rates as llama-bench names them."""
+    rates = f"pp {count}: {prompt_rate:.1f} tokens/s of the prompt"
+    return rates + f", tg {made}: {step_rate:.1f} tokens/s after it" * (step_rate > 0)
+
+
 def summary(generation: Generation, model: Llama) -> str:
     """Return how fast the prompt and the tokens were, of which model, and where."""
-    rates = f"pp {len(generation.prompt)}: {generation.prompt_rate:.1f} tokens/s of the prompt"
-    if generation.step_rate:
-        rates += f", tg {len(generation.tokens)}: {generation.step_rate:.1f} tokens/s after it"
+    several = len(generation.texts)
+    count, made = (sum(map(len, each)) if several else len(each) for each in (generation.prompt, generation.tokens))
+    rates = f"{several} texts, together: " if several else ""
+    rates += rates_of(count, generation.prompt_rate, made, generation.step_rate)
     devices, held = model.placed()["devices"], model.weights_nbytes
     used = [f"{device} ({units(nbytes)})" for device, nbytes in zip(devices, held, strict=True) if nbytes]
     how = f"split by {model.placement.mode} over " if len(used) > 1 else "on "
@@ -124,6 +158,22 @@ def world(options: argparse.Namespace) -> Any:
     return COMM_WORLD
 
 
+def prompt_of(file: ModelFile, options: argparse.Namespace) -> list[Any]:
+    """Return the ids of the prompt, or of each of several."""
+    if options.tokens is not None:
+        return parse_ids(options.tokens)
+    if options.prompt is not None:
+        return file.tokenizer().encode(options.prompt)
+    if options.prompts is None:
+        raise vkpar.InvalidUsageError("give a --prompt, --prompts or --tokens")
+    if options.logits is not None:
+        raise vkpar.InvalidUsageError("--logits are of one prompt; give a --prompt, or --tokens")
+    lines = [line for line in options.prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not lines:
+        raise vkpar.InvalidUsageError(f"--prompts: {options.prompts} has no line with a prompt")
+    return [file.tokenizer().encode(line) for line in lines]
+
+
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Generate what the options ask for; return the tokens, rates and plan. What is wrong shows before the load."""
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
@@ -134,18 +184,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise vkpar.InvalidUsageError("--halves on needs --split tensor, whose ranks wait for each other's sums")
     with ExitStack() as stack:
         file = stack.enter_context(open_model(options.model))
-        if options.tokens is not None:
-            prompt = parse_ids(options.tokens)
-        elif options.prompt is not None:
-            prompt = file.tokenizer().encode(options.prompt)
-        else:
-            raise vkpar.InvalidUsageError("give a --prompt, or --tokens")
-        context = room_for(file.config, prompt, steps, options.context)
+        prompt = prompt_of(file, options)
+        several = options.prompts is not None
+        context = max(room_for(file.config, each, steps, options.context) for each in (prompt if several else [prompt]))
         devices = vkpar.open_devices(options.devices)
         for device in devices:
             stack.callback(device.close)
         comm = stack.enter_context(vkpar.Communicator(devices, wire=options.wire, mpi=world(options)))
-        model = load(file, comm, options, context, stack)
+        model = load(file, comm, options, stack, context, len(prompt) if several else 1)
         if comm.local_ranks.start > 0:  # the first process prints
             sys.stdout = io.StringIO()
         elif options.explain:
@@ -153,10 +199,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if options.logits is not None:
             np.save(options.logits, model.prefill(prompt, logits=True))
             model.rewind()
-        model.warm_up(len(prompt))
+        if several:
+            list(Generation(model, prompt, min(steps, 2)))  # makes pipelines
+        else:
+            model.warm_up(len(prompt))
         generation = Generation(model, prompt, steps, sampling, () if options.ignore_end else file.config.stops)
         with comm.profile() if options.profile else ExitStack() as profile:
-            show(generation, file, options)
+            (show_all if several else show)(generation, file, options)
         tokens, pp, tg = generation.tokens, generation.prompt_rate, generation.step_rate
         if not options.json:
             print(summary(generation, model))
@@ -167,7 +216,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def check(options: argparse.Namespace) -> dict[str, Any]:
     """Generate with a tiny model on one device, and split over two ranks of it; return what the latter made."""
-    for name in ("prompt", "split", "wire", "halves"):
+    for name in ("prompt", "prompts", "split", "wire", "halves"):
         if getattr(options, name):
             raise vkpar.InvalidUsageError(f"--{name} needs a --model; without one, a tiny model is made and checked")
     found, named = vkpar.enumerate_devices(), options.devices or os.environ.get("VKPAR_DEVICES")

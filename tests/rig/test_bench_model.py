@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,18 @@ def test_every_split_has_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert [plan["sums"] for plan in found["plans"]] == [None] * len(splits)
     assert len(found["refused"]) == 4, "row has no large weights; one device alone is no split"
+
+
+def test_several_texts_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = run_json(capsys, *command("--splits", "single,tensor", "--sequences", "1,3", "--wires", "f32"))
+    assert (status, found["wrong"]) == (0, 0)
+    tests = ["pp12", "tg3 @ d0", "tg3 @ d9", "tg3 x3 @ d0", "tg3 x3 @ d9"]
+    assert [row["test"] for row in found["rows"]] == tests * 2
+    assert [plan["batch"] for plan in found["plans"]] == [1, 3] * 2
+    one, three = (plan["memory"][0]["cache"] for plan in found["plans"][:2])
+    assert three >= 3 * one > 0
+    with pytest.raises(InvalidUsageError, match="from 1 to 32, not 33"):
+        model.start(model.Options(sequences=(1, 33)), ExitStack())
 
 
 def test_prompts_of_tensor_splits_in_halves_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -569,6 +569,37 @@ def test_the_program_runs_prompts_in_halves(
     assert len(made[0]) == 6
 
 
+def test_the_program_runs_several_prompts_at_once(
+    rigs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each text is what it is alone, in the file's order, with its rates."""
+    pytest.importorskip("tokenizers")
+    subprocess.run([sys.executable, EXAMPLE.parents[1] / "tools" / "make_tiny_model.py", tmp_path / "m"], check=True)
+    index, lines = rigs(reducing.POOLS["L"])[0].info.index, ["The sum of", "A", "How are you today"]
+    (tmp_path / "lines.txt").write_text("\n\n".join(lines))
+
+    def run(*more: str) -> str:
+        arguments = f"--model {tmp_path / 'm'} --steps 5 --devices {index} --wire f32 --ignore-end"
+        monkeypatch.setattr(sys, "argv", ["generate.py", *arguments.split(), *more])
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+        return capsys.readouterr().out
+
+    alone = [json.loads(run("--prompt", line, "--json"))["tokens"] for line in lines]
+    assert json.loads(run("--prompts", str(tmp_path / "lines.txt"), "--json"))["tokens"] == alone
+    printed = run("--prompts", str(tmp_path / "lines.txt"))
+    places = [
+        printed.index(part) for line, number in zip(lines, (1, 2, 3), strict=True) for part in (line, f"[{number}]")
+    ]
+    assert places == sorted(places)
+    assert len(re.findall(r"pp \d+: [\d.]+ tokens/s of the prompt, tg 5: [\d.]+ tokens/s after it", printed)) == 3
+    assert re.search(r"3 texts, together: pp \d+: .*, tg 15: ", printed)
+    (tmp_path / "lines.txt").write_text("\n")
+    with pytest.raises(SystemExit, match="has no line with a prompt"):
+        run("--prompts", str(tmp_path / "lines.txt"))
+    with pytest.raises(SystemExit, match="No such file"):
+        run("--prompts", str(tmp_path / "none.txt"))
+
+
 # ---- prompts of any kind ----
 
 

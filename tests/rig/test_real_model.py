@@ -100,7 +100,12 @@ def test_the_likeliest_tokens_of_english(
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("letters", "mode"), [("L", "single"), ("LS", "tensor")])
 def test_it_knows_capitals(rig: Callable[..., vkpar.Communicator], letters: str, mode: str) -> None:
+    """What a device holds meanwhile is little more than the file."""
+    comm, most = rig(letters, timeout=PATIENCE), 1.25 * FILE.stat().st_size
+    before = sum(device.memory().arrays for device in comm.devices)
     with open_model(FILE) as file:
         words, ratios = file.tokenizer(), [1] * len(letters)
-        with file.load(rig(letters, timeout=PATIENCE), mode=mode, ratios=ratios, context=64) as model:
+        with file.load(comm, mode=mode, ratios=ratios, context=64) as model:
             assert words.decode(Generation(model, words.encode(CAPITALS), 2)) == " Paris."
+            if letters == "L":
+                assert sum(device.memory().arrays for device in comm.devices) - before < most

@@ -342,8 +342,9 @@ def test_bad_input(rig: Any) -> None:
             Texts(model)
         model.rewind()
         several = Texts(model)
-        with pytest.raises(InvalidUsageError, match="no text goes on"):
-            several.step()
+        for call in (several.step, several.logits):
+            with pytest.raises(InvalidUsageError, match=r"no text goes on|no step was made"):
+                call()
         with pytest.raises(InvalidUsageError, match="close that first"):
             Texts(model)
         for call in (lambda: model.prefill([1]), model.feed, lambda: model.replicas([1])):
@@ -362,6 +363,15 @@ def test_bad_input(rig: Any) -> None:
         one, two = (several.join([number], 5) for number in (1, 2))
         with pytest.raises(InvalidUsageError, match="room for no more"):
             several.join([3], 5)
+        several.step()
+        for count in (0, 3, -1):
+            with pytest.raises(InvalidUsageError, match="of 2 tokens that were made"):
+                several.rewind(one, count)
+        tokens = list(one.tokens)
+        several.rewind(one)
+        several.step()
+        assert one.tokens == tokens
+        assert several.logits().shape == (2, 128)
         several.leave(one)
         for gone in (one, replace_of(two)):
             with pytest.raises(InvalidUsageError, match="has ended already"):

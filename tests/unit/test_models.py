@@ -471,7 +471,7 @@ def test_the_program_refuses_arguments_before_it_opens_a_device(
         ("--tokens 1 --context 0", "context is a whole number from 1"),
         ("--tokens 1 --steps 512", "more than the 512 that the model was made for"),
         (f"--tokens 1 --logits {tmp_path}/none/x.npy", f"there is no folder {tmp_path}/none"),
-        ("--steps 3", "give a --prompt, or --tokens"),
+        ("--steps 3", "give a --prompt, --prompts or --tokens"),
         ("--tokens 1 --halves on", "--halves on needs --split tensor"),
         ("--tokens 1 --halves on --split layer", "--halves on needs --split tensor"),
     ):

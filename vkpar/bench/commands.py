@@ -239,6 +239,8 @@ def _add_model(benches: Any) -> None:
     ):
         parser.add_argument(f"--{name}", type=_numbers, metavar="N[,...]", help=text)
     parser.add_argument("--tokens", type=whole(1), default=defaults.tokens, metavar="N", help="made (default: 128)")
+    text = "texts at once, up to 32 (default: 1)"
+    parser.add_argument("--sequences", type=_numbers, default=defaults.sequences, metavar="N[,...]", help=text)
     add_repeat(parser, defaults)
     known = ", ".join(two_halves.SETTINGS)
     parser.add_argument(

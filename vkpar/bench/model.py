@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -19,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from vkpar import env
-from vkpar.bench import model_plot
+from vkpar.bench import model_plot, model_texts
 from vkpar.bench.decode import PRESETS, Shape
 from vkpar.bench.frame import frame, picture, table
 from vkpar.bench.model_presets import MODELS
@@ -35,7 +36,7 @@ from vkpar.parallel.models import config as configs
 from vkpar.parallel.models import two_halves
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
-from vkpar.parallel.models.loading import cache_type
+from vkpar.parallel.models.loading import cache_type, check_sequences
 from vkpar.parallel.models.opening import ModelFile
 from vkpar.parallel.plan.placing import MODES
 from vkpar.parallel.plan.plan import plan
@@ -64,6 +65,7 @@ class Options:
         wires: how float32 crosses links.
         steps: among :data:`STEPS`.
         prompts: tokens of prompts; ``tokens`` that are made after ``depths`` tokens. None for what suits the devices.
+        sequences: how many texts at once, one or several numbers.
         repeat: runs, of which the medians count.
         halves: how prompts of tensor splits go through, each in rows of its own; see :attr:`Llama.halves`.
         slow_links: how many times staged transfers read and write host memory; 1 for once.
@@ -83,6 +85,7 @@ class Options:
     prompts: tuple[int, ...] | None = None
     tokens: int = 128
     depths: tuple[int, ...] | None = None
+    sequences: tuple[int, ...] = (1,)
     repeat: int = 3
     halves: tuple[str, ...] = (two_halves.AUTO,)
     slow_links: int = 1
@@ -171,6 +174,7 @@ class Report(frame.Report):
             *(f"# {line}" for found in self.plans for line in _held_lines(found)),
             f"# Wrong elements    : {table.verdict(self.wrong())}",
             "# pp: a prompt's tokens a second; tg: tokens a second, one after the other, d: after so many others.",
+            "# x: so many texts at once, all of whose tokens count.",
             "# first(ms): of the first run, which makes pipelines and graphs; on GPUs others wait for clocks to rise.",
             "# #wrong: logits that are not finite, after each test.",
         ]
@@ -187,6 +191,8 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
         unknown = next((each for each in chosen if each not in known), None)
         if unknown is not None:
             raise InvalidUsageError(f"there is no {name} {unknown!r}; there are {', '.join(known)}")
+    for count in options.sequences:
+        check_sequences(count)
     if options.plot is not None:
         picture.check(options.plot)
     if options.slow_links > 1:
@@ -209,9 +215,10 @@ def _rows(report: Report, devices: Sequence[Device]) -> Iterator[Row]:
         with Communicator(devices, wire=wire) as comm:
             for ratios in options.ratios:
                 report.auto += _auto(spec, comm, _Named("auto", ratios, wire), options)
-                for mode in options.splits:
+                for mode, count in product(options.splits, options.sequences):
+                    settings: dict[str, Any] = {"context": options.context, "batch": count, "strict": True}
                     try:
-                        found = plan(spec, comm, mode=mode, ratios=ratios, context=options.context, strict=True)
+                        found = plan(spec, comm, mode=mode, ratios=ratios, **settings)
                     except UnsupportedError as error:
                         report.refused += [str(error)] * (str(error) not in report.refused)
                         continue
@@ -247,13 +254,30 @@ def _split(
     options, config, devices = report.options, report.model, comm.devices
     before = _arrays(devices)
     name = named.split if named.split != "auto" else f"auto:{found.mode}"
-    with Llama(config, made, comm, found.placement, context=options.context) as model:
+    with Llama(config, made, comm, found.placement, context=options.context, sequences=found.batch) as model:
         model.plan = found
+        if found.batch > 1:
+            for depth in options.depths or ():
+                test = f"tg{options.tokens} x{found.batch} @ d{depth}"
+                tokens = options.tokens * found.batch
+                with model_texts.joined(model, depth, options.tokens) as texts:
+                    times = _times(partial(model_texts.tokens, texts, options.tokens), devices, options.repeat)
+                    yield _row(name, named, "captured", test, tokens, times, texts.logits())
+            taken["held"] = [now - was for now, was in zip(_arrays(devices), before, strict=True)]
+            return
         for count in options.prompts or ():
             for halves in _halves(model, options):
                 model.halves = halves
                 times = _times(partial(_prompt, model, count), devices, options.repeat)
-                yield _row(name, named, "halves" if model.in_halves(count) else "-", f"pp{count}", count, times, model)
+                yield _row(
+                    name,
+                    named,
+                    "halves" if model.in_halves(count) else "-",
+                    f"pp{count}",
+                    count,
+                    times,
+                    model.next_logits(),
+                )
         model.halves = two_halves.AUTO
         for step in options.steps:
             for depth in options.depths or ():
@@ -261,7 +285,8 @@ def _split(
                 model.prefill([1] * max(depth, 1))
                 run = partial(_tokens, model, max(depth, 1), options.tokens, step)
                 test = f"tg{options.tokens} @ d{depth}"
-                yield _row(name, named, step, test, options.tokens, _times(run, devices, options.repeat), model)
+                times = _times(run, devices, options.repeat)
+                yield _row(name, named, step, test, options.tokens, times, model.next_logits())
         taken["held"] = [now - was for now, was in zip(_arrays(devices), before, strict=True)]
         count = min(max(options.prompts or (0,)), batch_of(devices)) - 1  # of no other prompt: it runs eagerly
         if options.profile and count > 0 and comm.nranks > 1:
@@ -297,6 +322,7 @@ def _held_lines(found: dict[str, Any]) -> Iterator[str]:
     """Say what a split took of the devices beside what was planned, and what sums took of a prompt."""
     split = found["mode"] if found["split"] == found["mode"] else f"{found['split']} ({found['mode']})"
     name = f"{split}, ratios {':'.join(f'{ratio:.3g}' for ratio in found['ratios'])}, wire {found['wire']}"
+    name += f", {found['batch']} texts" * (found["batch"] > 1)
     held = [
         (units(nbytes), units(rank["total"]))
         for nbytes, rank in zip(found["held"], found["memory"], strict=False)
@@ -321,8 +347,8 @@ def _times(run: Callable[[], float], devices: Sequence[Device], repeat: int) -> 
     return [first, *(run() for _ in range(repeat))]
 
 
-def _row(name: str, named: _Named, step: str, test: str, count: int, times: list[float], model: Llama) -> Row:
-    wrong = int(np.count_nonzero(~np.isfinite(model.next_logits())))
+def _row(name: str, named: _Named, step: str, test: str, count: int, times: list[float], logits: Any) -> Row:
+    wrong = int(np.count_nonzero(~np.isfinite(logits)))
     first, *seconds = times
     rate, least, most = (count / each for each in (median(seconds), max(seconds), min(seconds)))
     return Row(name, named.ratios, named.wire, step, test, rate, least, most, first, wrong)

@@ -37,7 +37,18 @@ def generated(file: ModelFile, comm: vkpar.Communicator, mode: str, ratios: Any)
         model.rewind()
         drawn = list(Generation(model, PROMPT, _STEPS, Sampling(0.9, seed=5)))
         assert model.plan is not None
-        return model.plan.mode, model.plan.ratios, model.weights_nbytes, logits.tobytes(), likeliest, drawn
+        found = model.plan.mode, model.plan.ratios, model.weights_nbytes, logits.tobytes(), likeliest, drawn
+    return *found, together(file, comm, mode, ratios, [likeliest, drawn])
+
+
+def together(file: ModelFile, comm: vkpar.Communicator, mode: str, ratios: Any, alone: list[list[int]]) -> Any:
+    """Return the tokens of texts at once, of which the first two are those that were made alone."""
+    samplings = [Sampling(), Sampling(0.9, seed=5), Sampling()]
+    with file.load(comm, mode=mode, ratios=ratios, strict=True, context=128, sequences=2) as model:
+        texts = Generation(model, [PROMPT, PROMPT, PROMPT[:7]], _STEPS, samplings)
+        list(texts)
+    assert texts.tokens[:2] == alone
+    return texts.tokens
 
 
 def moves(comm: vkpar.Communicator) -> list[np.ndarray[Any, Any]]:

@@ -164,7 +164,7 @@ def _slabs(call: Call, q: Quantized, dtype: DType) -> Iterator[tuple[Array, int]
     if not q.size:
         yield call.temporary((n, k), dtype), 0
         return
-    most = scratch.rows_at_once(k, dtype.itemsize)
+    most = scratch.rows_at_once(k, dtype.itemsize, halves=cpu.weights_of(call.device.info).halves)
     largest = min(most, max(piece.rows for piece in q.pieces))
     held = call.temporary((scratch.nbytes(largest, k, dtype.itemsize) // dtype.itemsize,), dtype)
     for piece in q.pieces:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 SLAB: Final = 1 << 26  # bytes at once, for 128 rows at least
+_SMALL: Final = 1 << 23  # of processors, which gain nothing by more and may have less memory
 _LEAST: Final = 1 << 16
 
 
-def rows_at_once(columns: int, itemsize: int) -> int:
-    """Return how many rows are made at a time."""
-    return max(SLAB // (columns * itemsize) // 128 * 128, 128)
+def rows_at_once(columns: int, itemsize: int, *, halves: bool) -> int:
+    """Return how many rows are made at a time; ``halves``: by devices that multiply these, as processors do not."""
+    slab = SLAB if halves else min(SLAB, _SMALL)
+    return max(slab // (columns * itemsize) // 128 * 128, 128)
 
 
 def nbytes(rows: int, columns: int, itemsize: int) -> int:

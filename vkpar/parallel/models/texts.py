@@ -42,6 +42,15 @@ class Text(Unpickled):
         tokens: made so far.
         ended: it has all its tokens, or was left.
         prompt_seconds: until its first token was there; ``step_seconds`` all later ones took together.
+
+    Examples:
+        >>> from vkpar.parallel.models import Texts, open_model
+        >>> with open_model(folder) as file, file.load(comm, mode="tensor", context=32, sequences=2) as model:
+        ...     with Texts(model) as texts:
+        ...         text = texts.join([1, 5, 9], steps=5)
+        ...         texts.leave(text)
+        >>> text.left, text.position, text.ended  # of five tokens the first one was made with the prompt
+        (4, 3, True)
     """
 
     count: int
@@ -134,6 +143,18 @@ class Texts(Closable, Unpickled):
         """How many texts may join."""
         return len(self._free)
 
+    def logits(self) -> NDArray[np.float32]:
+        """Return the logits that the latest step gave, (sequences, vocabulary): of a text the row ``text.sequence``.
+
+        Over several processes all call it together.
+
+        Raises:
+            InvalidUsageError: there was no step.
+        """
+        if self._logits is None:
+            raise InvalidUsageError("no step was made")
+        return read_logits(self._model.comm, self._logits, self._model.root)
+
     def stats(self) -> Any:
         """Return what the captured step is made of, :class:`vkpar.GraphStats`; None before the first step."""
         return None if self._graph is None else self._graph.stats()
@@ -186,10 +207,22 @@ class Texts(Closable, Unpickled):
             InvalidUsageError: it has ended, or is none of these texts.
         """
         self._check_open()
-        if self._joined.get(text.sequence) is not text:
-            raise InvalidUsageError("the text has ended already, or is one of another model")
+        self._check_joined(text)
         text.ended = True
         self._remove(text)
+
+    def rewind(self, text: Text, count: int = 1) -> None:
+        """Forget the tokens of a text after the first ``count`` of those that were made.
+
+        Raises:
+            InvalidUsageError: it has ended, or is none of these texts; no token would be left, or there are fewer.
+        """
+        self._check_open()
+        self._check_joined(text)
+        if not 1 <= count <= len(text.tokens):
+            raise InvalidUsageError(f"of {len(text.tokens)} tokens that were made, {count} cannot be left")
+        del text.tokens[count:]
+        self._changed = True
 
     def step(self) -> list[Text]:
         """Give every text its next token by a launch of the captured step; return those that got one.
@@ -246,6 +279,10 @@ class Texts(Closable, Unpickled):
         if self._tokens is None:
             raise InvalidUsageError("the texts are closed")
 
+    def _check_joined(self, text: Text) -> None:
+        if self._joined.get(text.sequence) is not text:
+            raise InvalidUsageError("the text has ended already, or is one of another model")
+
     def _remove(self, text: Text) -> None:
         del self._joined[text.sequence]
         self._free.append(text.sequence)
@@ -277,7 +314,7 @@ class Texts(Closable, Unpickled):
         needs = [t.sequence for t in self.joined if not t.sampling.greedy or latest[t.sequence] == 0]
         if not needs:
             return {}
-        whole = read_logits(self._model.comm, self._logits, self._model.root)
+        whole = self.logits()
         return {number: whole[number] for number in needs}
 
     def _capture(self) -> None:

@@ -173,7 +173,7 @@ class Stored(NamedTuple):
     def _at_once(self, rows: int, outputs: int, inputs: int) -> int:
         """Return how many of a weight's rows are made anew together: of float16 ones among others all."""
         whole = not self.quantized or (self.widened and rows > MOST_ROWS)
-        return outputs if whole else scratch.rows_at_once(inputs, self.itemsize)
+        return outputs if whole else scratch.rows_at_once(inputs, self.itemsize, halves=self.halves)
 
     @property
     def itemsize(self) -> int:
