@@ -1,0 +1,133 @@
+"""Kernels of matrix cores with matrices that no device here has: their GLSL, by arrays, against exact numbers.
+
+What the compilers of cards with such matrices take is in test_compilers.py; here is what the kernels compute.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import FULL
+from helpers.ops import played
+from helpers.ops.elements import check, normal, values_of
+from numpy.typing import NDArray
+
+import vkpar
+from vkpar.ops.tiles import cores
+from vkpar.ops.tiles.choice import Choice
+from vkpar.ops.tiles.cores import Core
+from vkpar.ops.tiles.fragments import NARROW
+
+products = importlib.import_module("vkpar.ops.matmul.dense")
+pytestmark = pytest.mark.device
+
+HALVES = ["float16", "bfloat16"]
+# One of each shape of matrices with each number of invocations, whose work-groups a CPU is done with soon.
+TILES = [core for core in cores.OF_NARROW if core.tile != (64, 128)]
+BROAD = [core for core in cores.OF_NARROW if core.tile == (64, 128)]
+
+
+@pytest.fixture
+def player(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vkpar.Device]:
+    """A device of its own, whose kernels of matrix cores are those by arrays."""
+    if device.info.limits.max_workgroup_invocations < 256:
+        pytest.skip(f"{device.name} has no work-groups of 256")
+    if "SwiftShader" in device.name and not FULL:
+        pytest.skip("SwiftShader compiles each for a minute")
+    played.play(monkeypatch, "matmul_coop|matmul_coop_forms")
+    monkeypatch.setattr(products, "kernel_for", lambda device, m: "matmul_tiled")
+    with vkpar.Device(device.info) as made:
+        yield made
+
+
+def take(monkeypatch: pytest.MonkeyPatch, core: Core, parts: int = 1) -> list[Core]:
+    """Have products made by one kernel, in parts of K; what it returns gets that for each product."""
+    taken = []
+
+    def choose(device: Any, dtype: str, m: int, n: int, k: int, *_: Any, **__: Any) -> Choice:
+        taken.append(core)
+        k_part = -(-k // (parts * core.step)) * core.step if parts > 1 else k
+        return Choice(core, -(-k // k_part), k_part)
+
+    monkeypatch.setattr(products.choice, "choose", choose)
+    return taken
+
+
+def integers(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
+    """Small whole numbers, whose products add up exactly."""
+    return rng.integers(-3, 4, shape).astype(np.float32)
+
+
+def turned(a: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(np.swapaxes(a, -1, -2))
+
+
+@pytest.mark.sampled(1)
+def test_there_is_one_of_each_shape() -> None:
+    assert {core.fragment for core in TILES} == set(NARROW)
+    assert {core.threads for core in TILES} == {128, 256}
+
+
+@pytest.mark.sampled(97)
+@pytest.mark.parametrize("core", [*TILES, *BROAD], ids=lambda core: core.label)
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("layout", range(4), ids=["plain", "b", "a", "a b"])
+def test_whole_numbers(
+    player: vkpar.Device,
+    monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+    core: Core,
+    dtype: str,
+    layout: int,
+) -> None:
+    """Exact, of both layouts of both operands, where rows are whole units and where they are not."""
+    taken, (turn_a, turn_b) = take(monkeypatch, core), (layout // 2, layout % 2)
+    high, broad = core.tile
+    for m, n, k in ((high + 8, broad + 24, 2 * core.step + 16), (high - 3, broad + 5, core.step + 7)):
+        a, b = integers(rng, m, k), integers(rng, k, n)
+        x = player.array(turned(a) if turn_a else a, dtype)
+        y = player.array(turned(b) if turn_b else b, dtype)
+        out = vkpar.matmul(x, y, transpose_a=bool(turn_a), transpose_b=bool(turn_b), dtype="float32")
+        np.testing.assert_array_equal(out.numpy(), a @ b)
+    assert taken == [core] * 2
+
+
+@pytest.mark.sampled(97)
+@pytest.mark.parametrize("core", TILES, ids=lambda core: core.label)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_what_follows(
+    player: vkpar.Device, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, core: Core, dtype: str
+) -> None:
+    """Bias, activation and residual; batches; parts of K; what is added to."""
+    m, n, k = core.tile[0] + 8, core.tile[1], 4 * core.step
+    a, b, bias, added = integers(rng, 2, m, k), integers(rng, 2, n, k), integers(rng, n), integers(rng, 2, m, n)
+    x, y, more = player.array(a, dtype), player.array(b, dtype), player.array(bias)
+    take(monkeypatch, core)
+    want = np.maximum(a @ turned(b) + bias, 0) + added
+    for result in ("float32", dtype):
+        out = vkpar.matmul(
+            x, y, transpose_b=True, bias=more, activation="relu", residual=player.array(added, dtype), dtype=result
+        )
+        np.testing.assert_array_equal(values_of(out), values_of(player.array(want, result)))
+    take(monkeypatch, core, parts=2)
+    held_sums = player.array(added)
+    vkpar.matmul(x, y, transpose_b=True, out=held_sums, accumulate=True)
+    np.testing.assert_array_equal(held_sums.numpy(), a @ turned(b) + added)
+
+
+@pytest.mark.sampled(97)
+@pytest.mark.parametrize("core", TILES, ids=lambda core: core.label)
+def test_random_numbers_within_the_bound(
+    player: vkpar.Device, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, core: Core
+) -> None:
+    """A float32 sum in any order, rounded once to the nearest value of the result's type."""
+    take(monkeypatch, core)
+    m, n, k = core.tile[0], core.tile[1] + 8, 3 * core.step
+    for dtype in HALVES:
+        a, b = normal(rng, (m, k), dtype).astype(np.float64), normal(rng, (n, k), dtype).astype(np.float64)
+        out = vkpar.matmul(player.array(a, dtype), player.array(b, dtype), transpose_b=True)
+        check(out, a @ b.T, (k + 2) * 2.0**-23 * (np.abs(a) @ np.abs(b.T)))
