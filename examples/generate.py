@@ -20,10 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 import vkpar
-from vkpar.parallel.models import SPLITS, Generation, Llama, ModelFile, Sampling, Tokenizer, open_model, parse_ids, tiny
-from vkpar.parallel.models.generating import room_for
+from vkpar.parallel.models import SPLITS, Generation, Llama, ModelFile, Sampling, open_model, parse_ids, tiny
+from vkpar.parallel.models.generating import graph, read_prompts, room_for, summary
 from vkpar.parallel.models.loading import MOST_SEQUENCES
-from vkpar.text import units
 from vkpar.vulkan.machine.selector import default, select
 
 
@@ -102,51 +101,11 @@ def show(generation: Generation, file: ModelFile, options: argparse.Namespace) -
 
 def show_all(generation: Generation, file: ModelFile, options: argparse.Namespace) -> None:
     """Run several texts at once, and print each with its rates as soon as it and those before it have ended."""
-    shown, words = 0, file.tokenizer()
-    for _ in generation:
-        shown = show_ended(generation, words, shown, quiet=options.json)
-    show_ended(generation, words, shown, quiet=options.json)
-
-
-def show_ended(generation: Generation, words: Tokenizer, shown: int, *, quiet: bool) -> int:
-    """Print the texts that have ended, in order, but for those that were shown; return how many were by now."""
-    while shown < len(generation.texts) and generation.texts[shown].ended:
-        text, prompt = generation.texts[shown], generation.prompt[shown]
-        if not quiet:
-            print("".join([words.decode(prompt), *words.stream(text.tokens, after=prompt)]))
-            made, rate = len(text.tokens), text.count / text.prompt_seconds
-            print(f"  [{shown + 1}] {rates_of(text.count, rate, made, (made - 1) / (text.step_seconds or 1))}")
-        shown += 1
-    return shown
-
-
-def rates_of(count: int, prompt_rate: float, made: int, step_rate: float) -> str:
-    """Return the rates as llama-bench names them."""
-    rates = f"pp {count}: {prompt_rate:.1f} tokens/s of the prompt"
-    return rates + f", tg {made}: {step_rate:.1f} tokens/s after it" * (step_rate > 0)
-
-
-def summary(generation: Generation, model: Llama) -> str:
-    """Return how fast the prompt and the tokens were, of which model, and where."""
-    several = len(generation.texts)
-    count, made = (sum(map(len, each)) if several else len(each) for each in (generation.prompt, generation.tokens))
-    rates = f"{several} texts, together: " if several else ""
-    rates += rates_of(count, generation.prompt_rate, made, generation.step_rate)
-    devices, held = model.placed()["devices"], model.weights_nbytes
-    used = [f"{device} ({units(nbytes)})" for device, nbytes in zip(devices, held, strict=True) if nbytes]
-    how = f"split by {model.placement.mode} over " if len(used) > 1 else "on "
-    return f"{rates}\n{model.config.describe()}, {how}{', '.join(used)}"
-
-
-def graph(model: Llama) -> str:
-    """Return what a token's graph on one device consists of."""
-    stats = model.stats()
-    if stats is None:
-        return "no token was made by a graph: --steps 2 and more are"
-    return (
-        f"a token: {stats.operations} operations with {stats.barriers} barriers between them, "
-        f"{stats.host_us} us of the host to launch"
-    )
+    words = file.tokenizer()
+    for number, text in enumerate(generation.in_order()):
+        if not options.json:
+            print(words.decode([*generation.prompt[number], *text.tokens]))
+            print(f"  [{number + 1}] {text.rates}")
 
 
 def world(options: argparse.Namespace) -> Any:
@@ -162,16 +121,11 @@ def prompt_of(file: ModelFile, options: argparse.Namespace) -> list[Any]:
     """Return the ids of the prompt, or of each of several."""
     if options.tokens is not None:
         return parse_ids(options.tokens)
-    if options.prompt is not None:
-        return file.tokenizer().encode(options.prompt)
-    if options.prompts is None:
+    if options.prompts is not None:
+        return [file.tokenizer().encode(line) for line in read_prompts(options.prompts)]
+    if options.prompt is None:
         raise vkpar.InvalidUsageError("give a --prompt, --prompts or --tokens")
-    if options.logits is not None:
-        raise vkpar.InvalidUsageError("--logits are of one prompt; give a --prompt, or --tokens")
-    lines = [line for line in options.prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
-    if not lines:
-        raise vkpar.InvalidUsageError(f"--prompts: {options.prompts} has no line with a prompt")
-    return [file.tokenizer().encode(line) for line in lines]
+    return file.tokenizer().encode(options.prompt)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -180,6 +134,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     steps = 64 if options.steps is None else options.steps
     if options.logits is not None and not options.logits.parent.is_dir():
         raise vkpar.InvalidUsageError(f"--logits: there is no folder {options.logits.parent}")
+    if options.logits is not None and options.prompts is not None:
+        raise vkpar.InvalidUsageError("--logits are of one prompt; give a --prompt, or --tokens")
     if options.halves == "on" and options.split != "tensor":
         raise vkpar.InvalidUsageError("--halves on needs --split tensor, whose ranks wait for each other's sums")
     with ExitStack() as stack:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterable, Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.prompts import checked, listed
 from vkpar.parallel.models.sampling import NOT_FINITE, Sampling
-from vkpar.parallel.models.texts import AHEAD, Text, Texts, all_texts, check_steps
+from vkpar.parallel.models.texts import AHEAD, Text, Texts, all_texts, check_steps, rates_of
+from vkpar.text import units
 
 _log = logging.getLogger("vkpar")
 
@@ -58,6 +60,18 @@ def room_for(config: Config, prompt: Sequence[int], steps: int, context: int | N
             )
         _log.warning("%s: the text may make no sense", longer)
     return context if context is not None else len(prompt) + max(steps, 1)
+
+
+def read_prompts(path: Path) -> list[str]:
+    """Return the prompts of a file, one a line; lines without any are left out.
+
+    Raises:
+        InvalidUsageError: there is none.
+    """
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not lines:
+        raise InvalidUsageError(f"{path} has no line with a prompt")
+    return lines
 
 
 @dataclass
@@ -150,6 +164,22 @@ class Generation:
         made = sum(len(each) - 1 for each in self.tokens if each) if self._several else len(self.tokens) - 1
         return made / self.step_seconds if self.step_seconds else 0.0
 
+    @property
+    def rates(self) -> str:
+        """Both rates in words, by llama-bench's names; of several texts those of all together."""
+        made = sum(map(len, self.tokens)) if self._several else len(self.tokens)
+        words = f"{len(self.tokens)} texts, together: " if self._several else ""
+        return words + rates_of(self._count, self.prompt_rate, made, self.step_rate)
+
+    def in_order(self) -> Generator[Text]:
+        """Run several texts, and give each as soon as it and those before it have ended."""
+        given = 0
+        for _ in self:
+            while given < len(self.texts) and self.texts[given].ended:
+                yield self.texts[given]
+                given += 1
+        yield from self.texts[given:]
+
     def __iter__(self) -> Generator[Any]:
         """Give the tokens; the model keeps the prompt and all tokens but the last one that was given.
 
@@ -233,3 +263,22 @@ class Generation:
         if latest == 0 and np.isnan(self.model.next_logits()[0]):
             raise InvalidUsageError(NOT_FINITE)
         return latest
+
+
+def summary(generation: Generation, model: Llama) -> str:
+    """Return how fast the prompt and the tokens were, of which model, and where."""
+    devices, held = model.placed()["devices"], model.weights_nbytes
+    used = [f"{device} ({units(nbytes)})" for device, nbytes in zip(devices, held, strict=True) if nbytes]
+    how = f"split by {model.placement.mode} over " if len(used) > 1 else "on "
+    return f"{generation.rates}\n{model.config.describe()}, {how}{', '.join(used)}"
+
+
+def graph(model: Llama) -> str:
+    """Return what a token's graph on one device consists of."""
+    stats = model.stats()
+    if stats is None:
+        return "no token was made by a graph: --steps 2 and more are"
+    return (
+        f"a token: {stats.operations} operations with {stats.barriers} barriers between them, "
+        f"{stats.host_us} us of the host to launch"
+    )

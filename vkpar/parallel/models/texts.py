@@ -29,6 +29,12 @@ def check_steps(steps: object) -> None:
         raise InvalidUsageError(f"steps is a whole number from 0, not {steps!r}")
 
 
+def rates_of(count: int, prompt_rate: float, made: int, step_rate: float) -> str:
+    """Return rates in words: of ``count`` tokens of a prompt, and of those that were made."""
+    rates = f"pp {count}: {prompt_rate:.1f} tokens/s of the prompt"
+    return rates + f", tg {made}: {step_rate:.1f} tokens/s after it" * (step_rate > 0)
+
+
 @dataclass(eq=False)
 class Text(Unpickled):
     """One of several texts; :meth:`Texts.join` makes it.
@@ -76,6 +82,13 @@ class Text(Unpickled):
     def position(self) -> int:
         """Where its latest token goes, which was not put in yet."""
         return self.count + len(self.tokens) - 1
+
+    @property
+    def rates(self) -> str:
+        """How many tokens a second its prompt and its tokens took, by llama-bench's names."""
+        later = max(len(self.tokens) - 1, 0)
+        prompt_rate, step_rate = self.count / (self.prompt_seconds or 1), later / (self.step_seconds or 1)
+        return rates_of(self.count, prompt_rate, len(self.tokens), step_rate)
 
     def _add(self, token: int) -> None:
         self.tokens.append(token)
