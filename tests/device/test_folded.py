@@ -17,6 +17,8 @@ from helpers.vulkan.planning import forget
 from numpy.typing import NDArray
 
 import vkpar
+from vkpar.ops.call.makes import Make
+from vkpar.ops.matmul import folded
 from vkpar.ops.quantized.weights import KINDS
 from vkpar.testing import U, gamma
 
@@ -173,6 +175,25 @@ def test_quantised_weights(device: vkpar.Device, rng: np.random.Generator, kerne
     check(made, *gated(p, gamma(k + 40) * size))
     if kernel == "few" and m <= 8:
         assert operations == 1
+
+
+@pytest.mark.parametrize("m", [4, 5])
+def test_norms_of_many_rows_come_first_where_invocations_have_few_registers(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, m: int
+) -> None:
+    """Of Intel's, which spill up to 61 of both in one kernel by quantised weights (docs/notes/compilers.md)."""
+    force_few(monkeypatch.setattr)
+    monkeypatch.setattr(folded, "make_of", lambda info: Make(rows=4))
+    forget(device)
+    n, k = 8, 64
+    blocks = blocks_of(rng, "q8_0", n, k)
+    x, g = normal(rng, (m, k), "float32"), normal(rng, k, "float32")
+    rows, weights = normed(x, g), exact(blocks, "q8_0").astype(np.float64)
+    a, q = vkpar.Normed(device.array(x), device.array(g), EPS), vkpar.quantized(device, blocks, (n, k), "q8_0")
+    made, operations = launched(device, lambda: vkpar.matmul(a, q, transpose_b=True))
+    forget(device)
+    check(made, rows @ weights.T, (norm_error(k, "float32") + gamma(40)) * (np.abs(rows) @ np.abs(weights).T))
+    assert operations == 1 + (m > 4)
 
 
 @pytest.mark.parametrize("m", [1, 5])

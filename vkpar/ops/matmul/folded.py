@@ -9,6 +9,7 @@ from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.checks import FLOATS
+from vkpar.ops.call.makes import make_of
 from vkpar.ops.call.windows import window
 from vkpar.ops.call.windows import writable_in_place as writable
 from vkpar.ops.call.work import MAX_WORK, WORK_PER_NS
@@ -41,7 +42,11 @@ def fits(request: Request) -> bool:
         return False
     if isinstance(b, Quantized):
         one = len(b.pieces) == 1 and b.pieces[0].rows == columns
-        return one and folds(device, m) and m <= few.rows_at_once(device) and not few.by_lanes(device)
+        if few.by_lanes(device):
+            return False  # whose kernel takes neither
+        if fold.norm is not None and m > make_of(device.info).rows:
+            return False  # what the norm takes beside the sums of so many rows is in no register
+        return one and folds(device, m) and m <= few.rows_at_once(device)
     if not folds(device, m) or not b.is_contiguous or b.reach() < b.size:
         return False
     groups, _, _ = matvec.choose_folded(device.info, m, columns, gated=fold.gated)
