@@ -33,7 +33,7 @@ settings.register_profile("full", max_examples=200, deadline=None, suppress_heal
 settings.load_profile("full" if FULL else "sample")
 
 # Drivers that tests know by name: the selector part that opens them.
-_USUAL = 4  # one case of so many runs by default of tests that need a device and have no sample of their own
+_USUAL = 5  # one case of so many runs by default of tests that need a device and have no sample of their own
 KNOWN = ("llvmpipe", "swiftshader")
 
 
