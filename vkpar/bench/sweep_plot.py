@@ -18,7 +18,7 @@ def draw(report: dict[str, Any], file: str) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     rows = [row for row in report["rows"] if row["size"]]
     with mpl.rc_context({"svg.fonttype": "none"}):  # text stays text
@@ -26,7 +26,9 @@ def draw(report: dict[str, Any], file: str) -> None:
         for axes, (column, title) in zip(panels, _PANELS.items(), strict=True):
             _panel(axes, rows, column, title)
         panels[0].set_yscale("log")
+        panels[0].yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         panels[0].yaxis.set_major_formatter(lambda time, _: f"{time:,g}")
+        panels[0].yaxis.set_minor_formatter(ticker.NullFormatter())
         panels[0].legend(frameon=False, loc="upper left")
         panels[0].set_title(_how(report), loc="left", fontsize=8.5, color="0.3")
         panels[1].set_ylim(bottom=0)
