@@ -19,11 +19,11 @@
 #define B_TYPE KIND_CODE
 #endif
 #include "common/matmul.glsl"
+#include "common/pairs.glsl"
 #include "common/quantized.glsl"
 
 layout(local_size_x = 8) in;
 
-// Pairs of words, which such drivers read in half as many turns.
 layout(set = 0, binding = 1, std430) readonly buffer B_Pairs { u64vec2 b_pair[]; };
 
 #if KIND == MIXED
@@ -63,8 +63,7 @@ void main() {
     float sum = 0.0;
     SCALE_BITS bits;
     for (uint chunk = 0u; chunk < push.b_row; chunk++) {
-        u64vec2 pair = b_pair[from + chunk];
-        uvec4 packed = uvec4(unpackUint2x32(pair.x), unpackUint2x32(pair.y));
+        uvec4 packed = words(b_pair[from + chunk]);
         if (chunk % CHUNKS == 0u) bits = scale_bits(scales_from + chunk);
 #if KIND == MIXED
         uvec2 above;

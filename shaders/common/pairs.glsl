@@ -1,9 +1,13 @@
-// Four floats as pairs of words: CPU drivers that read and write storage buffers lane by lane then take half as many turns.
+// Four words, or floats, as pairs: CPU drivers that read and write storage buffers lane by lane then take half as many turns.
 #ifndef VKPAR_PAIRS_GLSL
 #define VKPAR_PAIRS_GLSL
 
+uvec4 words(u64vec2 pairs) {
+    return uvec4(unpackUint2x32(pairs.x), unpackUint2x32(pairs.y));
+}
+
 vec4 four(u64vec2 pairs) {
-    return uintBitsToFloat(uvec4(unpackUint2x32(pairs.x), unpackUint2x32(pairs.y)));
+    return uintBitsToFloat(words(pairs));
 }
 
 u64vec2 stored(vec4 sums) {

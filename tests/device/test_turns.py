@@ -101,7 +101,7 @@ def test_products_in_batches(cpu: vkpar.Device, sent: list[Sent]) -> None:
 def test_products_by_kernels_of_lanes(cpu: vkpar.Device, sent: list[Sent]) -> None:
     if not lanes.has_wide(cpu.info):
         pytest.skip(f"{cpu.name} has other kernels")
-    k = products._MAX_TURNS
+    k = products.MAX_TURNS
     for rows, columns, turned in ((9, 64, False), (9, 3, False), (16, 64, True), (12, 3, True)):
         shape = (k, rows) if turned else (rows, k)
         vkpar.matmul(cpu.empty(shape), cpu.empty((k, columns)), transpose_a=turned)
@@ -120,7 +120,7 @@ def test_products_of_quantised_weights(
     for m, dtype in ((1, "float32"), (30, "float16")):
         vkpar.matmul(cpu.empty((m, q.shape[1]), dtype), q, transpose_b=True)
     vkpar.take(q, cpu.zeros(2, "int32"))
-    reads = few.by_lanes(cpu) and q.shape[1] // KINDS[kind].chunk <= few._MOST_TURNS
+    reads = few.by_lanes(cpu) and q.shape[1] // KINDS[kind].chunk <= few.MAX_TURNS
     assert any(dispatch.name.startswith("quantized_lanes_") for dispatch in sent) == reads
     check(sent, "quantized_unpack", "matmul_small_", *["quantized_lanes_"] * reads)
 
@@ -223,7 +223,7 @@ def test_turns_of_products(
     transpose_b: bool,
     per_turn: int,
 ) -> None:
-    monkeypatch.setattr(products, "_MAX_TURNS", 1 << 30)
+    monkeypatch.setattr(products, "MAX_TURNS", 1 << 30)
     monkeypatch.setattr(lanes, "parts_of", lambda product, most: 1)
     if not kernel.startswith(("matmul_eights_", "matmul_narrow_")):
         monkeypatch.setattr(lanes, "eights", lambda *_: None)

@@ -8,7 +8,10 @@ from typing import Any, Final
 from vkpar.bench.frame import picture
 from vkpar.text import units
 
-_FORMS: Final = {"out_of_place": ("out of place", "#0072b2", "o"), "in_place": ("in place", "#e69f00", "D")}
+_FORMS: Final = {
+    "out_of_place": ("out of place", picture.COLOURS[0], "o"),
+    "in_place": ("in place", picture.COLOURS[2], "D"),
+}
 _PANELS: Final = {"time_us": "time (us)", "busbw_gbps": "bus bandwidth (GB/s)"}
 _MANY: Final = 8  # sizes, beyond which their names stand aslant
 

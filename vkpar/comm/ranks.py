@@ -11,6 +11,11 @@ from vkpar.device import Device
 _T = TypeVar("_T")
 
 
+def is_whole(comm: Communicator) -> bool:
+    """Say whether all ranks live in this process."""
+    return len(comm.devices) == comm.nranks
+
+
 def devices(comm: Communicator) -> list[Device | None]:
     """Return by rank the device, None for those of other processes."""
     return by_rank(comm, comm.devices)

@@ -56,9 +56,13 @@ class KVCache(Fixed, Unpickled):
     def __init__(self, device: Device, kv_heads: int, tokens: int, width: int, dtype: object = "float16") -> None:
         self._take_sizes(device, kv_heads, tokens, width, dtype)
         shape = self.kv_heads, self.tokens, self._pitch
-        self._rows = device.zeros(shape, self.dtype), device.zeros(shape, self.dtype)
+        self._hold(device.zeros(shape, self.dtype), device.zeros(shape, self.dtype))
+
+    def _hold(self, keys: Array, values: Array, texts: int = 1) -> None:
+        """Take the rows of keys and values, each as long as the pitch, of so many texts."""
+        self._rows = keys, values
         self.k, self.v = (rows[..., : self.width] for rows in self._rows)
-        self.length = device.zeros(1, "uint32")
+        self.length = self.device.zeros(texts, "uint32")
 
     def _take_sizes(self, device: Device, kv_heads: int, tokens: int, width: int, dtype: object) -> None:
         self.device, self.dtype = device, dtypes.resolve(dtype)

@@ -61,9 +61,7 @@ class KVCaches(KVCache):
         self._take_sizes(device, kv_heads, room_of(operator.index(tokens), self.sequences), width, dtype)
         self._apart = self.kv_heads * self.tokens
         shape = self.sequences, self.kv_heads, self.tokens, self._pitch
-        self._rows = device.zeros(shape, self.dtype), device.zeros(shape, self.dtype)
-        self.k, self.v = (rows[..., : self.width] for rows in self._rows)
-        self.length = device.zeros(self.sequences, "uint32")
+        self._hold(device.zeros(shape, self.dtype), device.zeros(shape, self.dtype), self.sequences)
         self._alone: dict[int, KVCache] = {}
 
     def sequence(self, number: int) -> KVCache:
@@ -71,9 +69,7 @@ class KVCaches(KVCache):
         if number not in self._alone:
             made = KVCache.__new__(KVCache)
             made._take_sizes(self.device, self.kv_heads, self.tokens, self.width, self.dtype)
-            made._rows = self._rows[0][number], self._rows[1][number]
-            made.k, made.v = (rows[..., : self.width] for rows in made._rows)
-            made.length = self.device.zeros(1, "uint32")
+            made._hold(self._rows[0][number], self._rows[1][number])
             self._alone[number] = made
         return self._alone[number]
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from vkpar.vulkan.machine.physical import DeviceInfo
 
 MAX_WORK: Final = 1 << 38  # multiply-adds of a dispatch: beyond it a slow GPU could run into its driver's watchdog
+# Turns of one invocation's loops in a dispatch: CPU drivers give wrong results, silently, beyond 65,535.
+MAX_TURNS: Final = 49_152
 WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 WARP: Final = 32
 _GROUP: Final = {False: 256, True: 64}  # invocations of a work-group, by :func:`on_cpu`

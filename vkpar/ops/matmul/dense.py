@@ -13,7 +13,7 @@ from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.ops.call import landing
 from vkpar.ops.call.windows import window, writable_in_place
-from vkpar.ops.call.work import MAX_WORK, WORK_PER_NS
+from vkpar.ops.call.work import MAX_TURNS, MAX_WORK, WORK_PER_NS
 from vkpar.ops.matmul.dispatches import CORES, MATVEC, SMALL, How, dispatch_tile
 from vkpar.ops.matmul.request import Request
 from vkpar.ops.tiles import choice, cpu, matvec, occupancy, streamed, tiled
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from vkpar.ops.call.call import Call
     from vkpar.vulkan.memory.buffer import BufferRange
 
-# Turns of one invocation's loops in a dispatch: CPU drivers give wrong results, silently, beyond 65,535.
-_MAX_TURNS: Final = 49_152
 _SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 
 
@@ -211,7 +209,7 @@ def _whole(product: Product, out: Array, start: int = 0) -> tuple[Matrix, Tile]:
 def _fitting(product: Product, kernel: str, matrices: list[Matrix], start: int) -> int:
     """Return how many products from one on a dispatch does; 1 where that one may have to be cut."""
     most = min(product.batch - start, product.device.limits.max_workgroup_count[2], MAX_WORK // product.work)
-    if most <= 1 or (kernel == SMALL and product.k > _MAX_TURNS):
+    if most <= 1 or (kernel == SMALL and product.k > MAX_TURNS):
         return 1
     m, n, k = product.m, product.n, product.k
     for matrix, size in zip(matrices, (m * k, k * n, m * n, m * n), strict=False):
@@ -225,7 +223,7 @@ def _fitting(product: Product, kernel: str, matrices: list[Matrix], start: int) 
 def _tiles(product: Product, kernel: str, matrices: list[Matrix]) -> Iterator[Tile]:
     """Yield the tiles of one product; its matrices are a, b and those of the result's shape."""
     m, n, k = product.m, product.n, product.k
-    most = {"m": max(MAX_WORK // (n * k), 128), "n": n, "k": _MAX_TURNS if kernel == SMALL else k}
+    most = {"m": max(MAX_WORK // (n * k), 128), "n": n, "k": MAX_TURNS if kernel == SMALL else k}
     along = [("k", "m") if product.transpose_a else ("m", "k"), ("n", "k") if product.transpose_b else ("k", "n")]
     along += [("m", "n")] * (len(matrices) - 2)
     operands = [Operand(item.reach, item.row, *axes) for item, axes in zip(matrices, along, strict=True)]

@@ -13,7 +13,7 @@ from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.checks import FLOATS
 from vkpar.ops.call.windows import window, writable_in_place
-from vkpar.ops.call.work import WORK_PER_NS
+from vkpar.ops.call.work import MAX_TURNS, WORK_PER_NS
 from vkpar.ops.matmul import cores, dots
 from vkpar.ops.matmul.request import Request, rows_of
 from vkpar.ops.quantized.kinds import KINDS, Kind
@@ -32,7 +32,6 @@ _THREADS: Final = 256
 _QUADS: Final = 2048
 _LEAST_QUADS: Final = 256
 _GROUPS: Final = 3  # work-groups of each unit that keep memory busy
-_MOST_TURNS: Final = 49_152  # of a loop: lavapipe ends those of more than 65,535
 _UNEVEN: Final = 1.1  # units that have the most groups may have so many times the mean
 
 
@@ -142,7 +141,7 @@ def fits(request: Request) -> bool:
     bound = [array for array in (a, request.out, residual) if array is not None]
     if not all(array.is_contiguous and array.reach() >= array.size for array in bound):
         return False
-    if by_lanes(a.device) and q.shape[1] // KINDS[q.kind].chunk > _MOST_TURNS:
+    if by_lanes(a.device) and q.shape[1] // KINDS[q.kind].chunk > MAX_TURNS:
         return False
     return 0 < rows_of(a) <= rows_at_once(a.device) or _on_cores(request)
 

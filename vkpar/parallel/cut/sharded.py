@@ -225,7 +225,7 @@ class Sharded(Closable, Fixed):
         return Sharded(self.comm, self.shape, self.dtype, SPLIT, held, axis=layout.axis, segments=layout.segments)
 
     def _contributions(self) -> list[Array | None]:
-        if not any(part is not None for part in self.parts) and len(self.comm.devices) == self.comm.nranks:
+        if not any(part is not None for part in self.parts) and ranks.is_whole(self.comm):
             raise InvalidUsageError("a sum over the ranks of which none contributes")
         return [None if part is None else part.contiguous() for part in ranks.own(self.comm, self.parts)]
 

@@ -173,7 +173,7 @@ class MixtureOfExperts:
             raise InvalidUsageError("a norm after the layer is that of the sum with a residual; give one")
         targets = list(range(self._comm.nranks))
         if residual is not None:
-            targets = present(residual) if len(self._comm.devices) == self._comm.nranks else self._targets
+            targets = present(residual) if rig.is_whole(self._comm) else self._targets
         if len(self._holders) == 1 and targets == self._holders:
             return self._local(x, residual, norm)
         if len(targets) < self._comm.nranks:

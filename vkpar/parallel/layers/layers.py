@@ -152,8 +152,7 @@ class ColumnParallelLinear:
         if self.gathers and activation is not None:
             raise InvalidUsageError("columns that are gathered have no activation")
         comm, ranks = self.linear.comm, present(self.weight.parts)
-        is_whole = len(comm.devices) == comm.nranks
-        if self.gathers and (self._root is not None or (is_whole and len(present(x)) == 1)):
+        if self.gathers and (self._root is not None or (rig.is_whole(comm) and len(present(x)) == 1)):
             return self._gathered(x, only(x) if self._root is None else self._root, rows_of(x))
         given = sent(x, comm, self.weight.holders)
         made: Parts = [None] * comm.nranks
@@ -189,20 +188,19 @@ class ColumnParallelLinear:
         pairs: list[tuple[Array | int, Array | int]] = []
         placed: list[tuple[Array, Array]] = []
         for rank in holders:
-            pieces = self._pieces(rank, x) if rank in comm.local_ranks else None
-            for number, (low, high) in enumerate(self._ranges(rank)):
-                piece = None if pieces is None else pieces[number]
-                target = None if device is None else there(made, root)[:, low:high]
-                if target is None:
-                    if piece is not None:
-                        pairs.append((piece.contiguous(), root))
-                elif piece is not None and rank == root:
+            ranges = self._ranges(rank)
+            pieces = self._pieces(rank, x) if rank in comm.local_ranks else [None] * len(ranges)
+            for piece, (low, high) in zip(pieces, ranges, strict=True):
+                landed = target = None if device is None else there(made, root)[:, low:high]
+                if piece is not None and target is not None and rank == root:
                     placed.append((piece, target))
-                else:
-                    landed = target if target.is_contiguous else target.device.empty(target.shape, target.dtype)
-                    if landed is not target:
-                        placed.append((landed, target))
-                    pairs.append((rank if piece is None else piece.contiguous(), landed))
+                    continue
+                if target is not None and not target.is_contiguous:
+                    landed = target.device.empty(target.shape, target.dtype)
+                    placed.append((landed, target))
+                if piece is not None or landed is not None:
+                    sends = rank if piece is None else piece.contiguous()
+                    pairs.append((sends, root if landed is None else landed))
         if holders != [root]:
             comm.send_recv(pairs)
         for piece, target in placed:
@@ -212,12 +210,12 @@ class ColumnParallelLinear:
     def _lent(self, x: Inputs, root: int, rows: int) -> Inputs:
         """Return ``x`` on the ranks that hold columns."""
         comm, holders = self.linear.comm, self.weight.holders
-        if len(comm.devices) == comm.nranks:
+        if rig.is_whole(comm):
             return sent(x, comm, holders)
         dtype = "float32" if self.linear.inputs is None or rows <= MOST_ROWS else self.linear.inputs
         return lent(x, comm, root, holders, (rows, self.weight.shape[1]), dtype)
 
-    def _pieces(self, rank: int, x: Inputs) -> list[Array]:
+    def _pieces(self, rank: int, x: Inputs) -> Sequence[Array | None]:
         """Return a rank's columns by range."""
         part, found, start = self.linear.on(rank, x[rank]), [], 0
         for low, high in self._ranges(rank):

@@ -71,14 +71,14 @@ def only(x: Inputs) -> int:
 
 def sent(x: Inputs, comm: Communicator, ranks: Sequence[int]) -> Inputs:
     """Return ``x`` with copies on those of ``ranks`` that have none."""
-    if len(x) != comm.nranks or not (present(x) or len(comm.devices) < comm.nranks):
+    if len(x) != comm.nranks or (rig.is_whole(comm) and not present(x)):
         raise InvalidUsageError(
             f"a layer takes an array or None of each of {comm.nranks} ranks, and one array at least"
         )
     lacking = [rank for rank in ranks if x[rank] is None and rank in comm.local_ranks]
     if not lacking:
         return x
-    if len(comm.devices) < comm.nranks:
+    if not rig.is_whole(comm):
         raise UnsupportedError("over several processes, layers take inputs that lie on every rank that holds a part")
     whole = arrays_of(x)
     source = whole[present(x)[0]]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vkpar import ops
 from vkpar.arrays.array import Array
+from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.cut.split import Split
@@ -73,7 +74,7 @@ class Bert:
     ) -> None:
         if not isinstance(batch, int) or batch < 1:
             raise InvalidUsageError(f"batch is a whole number from 1, not {batch!r}")
-        if len(comm.devices) < comm.nranks:
+        if not rig.is_whole(comm):
             raise UnsupportedError("encoders take a communicator of one process, without mpi=")
         tensors = loading.lazy(weights)
         names.check(config, tensors, "the model")

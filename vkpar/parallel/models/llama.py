@@ -201,7 +201,7 @@ class Llama(Closable, Unpickled):
             UnsupportedError: logits of all positions over several processes.
         """
         ids = self._checked(tokens)
-        if logits and not self._is_whole:
+        if logits and not rig.is_whole(self.comm):
             raise UnsupportedError("logits of all positions are given by models of one process")
         stages = len(self._pieces.stages)
         rows, most = [], piece_rows(len(ids), stages, self._batch, unpacks=self._unpacks)
@@ -288,7 +288,7 @@ class Llama(Closable, Unpickled):
         if room:
             run = partial(self._rehearse, min(tokens, room, self._batch))
             run()
-            if self._is_whole:  # else processes would make unlike numbers of calls
+            if rig.is_whole(self.comm):  # else processes would make unlike numbers of calls
                 warm_up(run, self.comm.devices)
             self.feed()
             self.next_token()  # waits
@@ -296,11 +296,6 @@ class Llama(Closable, Unpickled):
         self._logits = None
 
     # ---- within ----
-
-    @property
-    def _is_whole(self) -> bool:
-        """True where all ranks live in this process."""
-        return len(self.comm.devices) == self.comm.nranks
 
     def _rehearse(self, count: int) -> float:
         """Return the seconds of a prompt that is forgotten again."""

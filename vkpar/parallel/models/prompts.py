@@ -122,7 +122,7 @@ class Pieces:
         self._comm, self._width = comm, width
         self.stages = stages_of(streams)
         self.halved = 0
-        joins = len(self.stages) > 1 and len(comm.devices) < comm.nranks  # graphs of several processes
+        joins = len(self.stages) > 1 and not rig.is_whole(comm)  # graphs of several processes
         self._captures = captured_on(rig.everywhere(comm)) and not joins
         self._least = min(rows, _LEAST)
         self._latest = 0  # tokens of the latest piece

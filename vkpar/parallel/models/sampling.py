@@ -166,7 +166,7 @@ def _side_by_side(parts: Array, counts: Sequence[int], out: Array) -> None:
 
 def read_logits(comm: Communicator, logits: Array, root: int) -> NDArray[np.float32]:
     """Return the logits that the root has; over several processes all call it together."""
-    if len(comm.devices) < comm.nranks:
+    if not rig.is_whole(comm):
         given = [logits if rank == root else None for rank in comm.local_ranks]
         out = [device.empty(logits.shape) for device in comm.devices]
         comm.broadcast(given, root, out=out)

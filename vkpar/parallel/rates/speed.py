@@ -104,7 +104,7 @@ def sum_seconds(comm: Communicator, width: int) -> float:
             without, whole = settled([alone.seconds, summed.seconds], comm.devices)
             return _more(whole, without)
 
-    if len(comm.devices) < comm.nranks:
+    if not ranks.is_whole(comm):
         return _across(comm, width)
     links = [link.kind for link in comm.links()]
     about = {"ranks": [cache.describe(device) for device in comm.devices], "links": links, "width": width}
