@@ -144,3 +144,28 @@ class SortConstants(NamedTuple):
     largest: int
     counts: int
     alone: int
+
+
+class Topk(NamedTuple):
+    """Rows of what is left of elements, in chunks; how many are wanted; rows of elements; where all begin."""
+
+    count_: int
+    rows: int
+    chunks: int
+    chunk: int
+    k: int
+    elements: int
+    a_first: int
+    left_first: int
+    values_first: int
+    places_first: int
+
+
+class TopkConstants(NamedTuple):
+    """What elements are, the order, whether all of them are left, whether nobody asks what is left; the work-group."""
+
+    kind: int
+    largest: int
+    begins: int
+    ends: int
+    threads: int
