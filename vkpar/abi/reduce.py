@@ -93,11 +93,12 @@ class Scan(NamedTuple):
 
 
 class ScanConstants(NamedTuple):
-    """Whether elements are floats, and are multiplied; which of three dispatches it is."""
+    """Whether elements are floats, and are multiplied; which of three dispatches it is; the work-group."""
 
     floats: int
     product: int
     phase: int
+    threads: int
 
 
 class Sort(NamedTuple):

@@ -96,6 +96,7 @@ def _table() -> Iterator[Builtin]:
     yield Builtin("power", "y = pow(a, b)", _floats(2))
     for name, function in (("maximum", "max"), ("minimum", "min")):
         yield Builtin(name, f"y = {function}(a, b)", _all(2, *INTEGERS), "arithmetic")
+    yield Builtin("squared_distance", "y = (a - b) * (a - b)", _floats(2), "arithmetic")
     for name, sign in (("equal", "=="), ("not_equal", "!=")):
         yield Builtin(name, f"y = a {sign} b", _all(2, "int32", result=BOOL), "comparison")
     for name, sign in (("less", "<"), ("less_equal", "<=")):
