@@ -23,6 +23,7 @@ from vkpar.ops.reduce import cpu
 if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
 
+PAIRS: Final = {"int64": "int32", "uint64": "uint32"}  # and how their upper halves order
 _GROUP: Final = 256
 _KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
 CHUNK: Final = 4096  # elements of a row that a work-group takes; see shaders/scan.comp
@@ -85,6 +86,8 @@ def checked(name: str, a: Array, axis: int | None, out: Array | None = None) -> 
     check_arrays(name, out, a=a)
     if a.dtype.name in LONG and name.startswith("cum"):
         check_long(name, a.device, a.dtype)
+    elif a.dtype.name in PAIRS and name in ("sort", "argsort", "topk"):
+        pass  # two words each, which every device orders
     elif a.dtype.name not in SHORT and a.dtype.name not in NARROW:
         raise UnsupportedError(f"{name} computes {', '.join(SHORT)}, not {a.dtype}{advice(a.dtype)}")
     if axis is None:

@@ -11,7 +11,7 @@ from vkpar.arrays.array import Array
 from vkpar.dtypes import uint32
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.reduce.scans import back, checked, lying_last, seen
+from vkpar.ops.reduce.scans import PAIRS, back, checked, lying_last, seen
 from vkpar.ops.reduce.sorting import MOST as MOST_PLACES
 from vkpar.ops.reduce.sorting import elements_at, kind_of, places_of
 
@@ -27,7 +27,7 @@ def topk(a: Array, k: int, axis: int = -1, largest: bool = True) -> tuple[Array,
     NaN is last in either case, and of equal elements the first ones are taken.
 
     Args:
-        a: float32, float16, bfloat16, int32 or uint32.
+        a: float32, float16, bfloat16, integers of 8 to 64 bits or bool.
         k: how many, from 0 to the length of the axis.
         axis: along which.
         largest: the least ones otherwise.
@@ -55,7 +55,8 @@ def topk(a: Array, k: int, axis: int = -1, largest: bool = True) -> tuple[Array,
     if not k or not source.size:
         return source.device.empty(shape, a.dtype), source.device.empty(shape, uint32)
     rows = lying_last(source, at)
-    values, places = first_of(rows, k, largest=bool(largest)) if k <= MOST else _sorted(rows, k, largest=bool(largest))
+    way = first_of if k <= MOST and rows.dtype.name not in PAIRS else _sorted
+    values, places = way(rows, k, largest=bool(largest))
     return back("topk", values, source, at, None), back("topk", places, source, at, None, uint32)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Final
 
+from vkpar import dtypes
 from vkpar.abi import reduce as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
@@ -17,7 +18,7 @@ from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, check_arrays, check_out, check_overlap
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.functions import equal, less, where
-from vkpar.ops.reduce.scans import CHUNK, back, checked, lying_last, scan, seen
+from vkpar.ops.reduce.scans import CHUNK, PAIRS, back, checked, lying_last, scan, seen
 
 _BITS: Final = 4  # of a pass; see shaders/sort.comp
 MOST: Final = 1 << 31  # elements of all rows: places are words
@@ -27,7 +28,7 @@ def sort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
     """Return the elements in rising order along an axis, NaN last; equal ones keep their order.
 
     Args:
-        a: float32, float16, bfloat16, int32 or uint32, of any shape.
+        a: float32, float16, bfloat16, integers of 8 to 64 bits or bool, of any shape.
         axis: along which; None for all elements, in one dimension.
         out: where the result goes, of its shape and type, sharing no memory with ``a``.
 
@@ -182,6 +183,8 @@ def places_of(name: str, rows: Array, *, largest: bool = False, bits: int = 32) 
     """Return where the elements of rows, that lie side by side, go; by so many low bits of whole numbers."""
     if rows.size > MOST:
         raise UnsupportedError(f"{name}: places are words, which count no {rows.size} elements; take parts of them")
+    if rows.dtype.name in PAIRS:
+        return _places_of_pairs(name, rows, largest=largest)
     done = repeat("argsort", (rows,), (None,), largest, bits)
     if done is not None:
         return done[0]
@@ -190,6 +193,15 @@ def places_of(name: str, rows: Array, *, largest: bool = False, bits: int = 32) 
     record_sort(call, call.operands[0], call.results[0], largest=largest, bits=bits)
     call.keep()
     return made
+
+
+def _places_of_pairs(name: str, rows: Array, *, largest: bool) -> Array:
+    """Return where numbers of 64 bits go: by their lower words first, and these places by the upper words."""
+    words = Array(rows.storage, rows.byte_offset, (*rows.shape, 2), uint32)
+    lower = places_of(name, words[..., 0].contiguous(), largest=largest)
+    upper = elements_at(words[..., 1].contiguous(), lower, known=True)
+    upper = Array(upper.storage, upper.byte_offset, upper.shape, dtypes.resolve(PAIRS[rows.dtype.name]))
+    return elements_at(lower, places_of(name, upper, largest=largest), known=True)
 
 
 def kind_of(array: Array) -> int:
