@@ -116,6 +116,8 @@ def _table() -> Iterator[Builtin]:
     yield Builtin("from_uint32", "y = float32(x)", (to_float[1],))
     yield Builtin("to_int32", "y = int32(x)", (to_integer[0],))
     yield Builtin("to_uint32", "y = uint32(x)", (to_integer[1],))
+    kept = KernelTypes(("float32",) * 3, ("int32",), open=True)
+    yield Builtin("to_narrow", "y = int32(clip(x, low, high))", (kept,))
     yield from _families()
     yield from _long()
     steps = KernelTypes((INDEX, "float32", "float32"), ("float32",), open=True)
