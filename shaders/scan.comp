@@ -15,6 +15,7 @@ layout(constant_id = 0) const bool FLOATS = true;  // of 32 bits
 layout(constant_id = 1) const bool PRODUCT = false;
 layout(constant_id = 2) const uint PHASE = 1u;  // 0: what chunks come to; 1: results; 2: results after other chunks
 layout(constant_id = 3) const uint THREADS = 256u;
+layout(constant_id = 4) const bool PLACES = false;  // of one row of ones and zeros: stores where the ones lie
 
 layout(local_size_x_id = 3) in;
 layout(set = 0, binding = 0, std430) readonly buffer Elements { VALUE a[]; };
@@ -68,11 +69,21 @@ PREFIX running(uint at, uint first) {
     return four;
 }
 
+// Stores a sum, or a place where it is more than the one before.
+void store(uint at, uint first, VALUE before, VALUE sum) {
+    if (PLACES) {
+        if (sum != before) o[first + uint(before)] = VALUE(at);
+    } else if (at < push.count) {
+        o[first + at] = sum;
+    }
+}
+
 void put(uint at, uint first, VALUE before, PREFIX four) {
-    if (at < push.count) o[first + at] = joined(before, four.x);
-    if (at + 1u < push.count) o[first + at + 1u] = joined(before, four.y);
-    if (at + 2u < push.count) o[first + at + 2u] = joined(before, four.z);
-    if (at + 3u < push.count) o[first + at + 3u] = joined(before, four.w);
+    PREFIX sums = PREFIX(joined(before, four.x), joined(before, four.y), joined(before, four.z), joined(before, four.w));
+    store(at, first, before, sums.x);
+    store(at + 1u, first, sums.x, sums.y);
+    store(at + 2u, first, sums.y, sums.z);
+    store(at + 3u, first, sums.z, sums.w);
 }
 
 // Goes through what a lane has, and gives the chunk's sum or its results.
@@ -92,8 +103,9 @@ void run(uint row, uint chunk, uint group, VALUE prior) {
         if (lane == THREADS - 1u) s[push.s_first + group] = joined(before, sum);
     } else {
         for (uint j = 0u; j < n; j++) {
-            before = joined(before, a[push.a_first + first + j]);
-            o[push.o_first + first + j] = before;
+            VALUE sum = joined(before, a[push.a_first + first + j]);
+            store(at + j, push.o_first + row * push.count, before, sum);
+            before = sum;
         }
     }
 }

@@ -93,12 +93,13 @@ class Scan(NamedTuple):
 
 
 class ScanConstants(NamedTuple):
-    """Whether elements are floats, and are multiplied; which of three dispatches it is; the work-group."""
+    """Whether elements are floats, and multiplied; which of three dispatches; the work-group; whether places are stored."""
 
     floats: int
     product: int
     phase: int
     threads: int
+    places: int
 
 
 class Sort(NamedTuple):

@@ -133,8 +133,20 @@ def scanned(name: str, rows: Array, *, product: bool = False) -> Array:
     return made
 
 
-def scan(call: Call, source: Array, target: Array, *, product: bool = False) -> None:
-    """Record running sums of the rows of arrays of a call, of two dimensions.
+def where_ones_lie(name: str, flags: Array) -> Array:
+    """Return the places of the ones of a row of ones and zeros, uint32, and behind these whatever was there."""
+    done = repeat("where ones lie", (flags,), (None,))
+    if done is not None:
+        return done[0]
+    made = flags.device.empty(flags.shape, flags.dtype)
+    call = Call(name, key_of("where ones lie", (flags,), (None,)), (flags,), (made,))
+    scan(call, call.operands[0], call.results[0], places=True)
+    call.keep()
+    return made
+
+
+def scan(call: Call, source: Array, target: Array, *, product: bool = False, places: bool = False) -> None:
+    """Record running sums of the rows of arrays of a call, of two dimensions; or the places of ones in a row.
 
     Raises:
         UnsupportedError: more than a kernel of the device can see at once.
@@ -142,24 +154,26 @@ def scan(call: Call, source: Array, target: Array, *, product: bool = False) -> 
     rows, count = source.shape
     chunks = -(-count // CHUNK)
     if chunks == 1:
-        _dispatch(call, source, target, target, 1, product=product)
+        _dispatch(call, source, target, target, 1, product=product, places=places)
         return
     totals = call.temporary((rows, chunks), source.dtype)
     _dispatch(call, source, target, totals, 0, product=product)
     sums = call.temporary((rows, chunks), source.dtype)
     scan(call, totals, sums, product=product)
-    _dispatch(call, source, target, sums, 2, product=product)
+    _dispatch(call, source, target, sums, 2, product=product, places=places)
     call.spare(totals)
     call.spare(sums)
 
 
-def _dispatch(call: Call, source: Array, target: Array, totals: Array, phase: int, *, product: bool) -> None:
+def _dispatch(
+    call: Call, source: Array, target: Array, totals: Array, phase: int, *, product: bool, places: bool = False
+) -> None:
     rows, count = source.shape
     chunks = -(-count // CHUNK)
     (a, a_first), (o, o_first), (s, s_first) = (seen(call, array) for array in (source, target, totals))
     push = pack(abi.Scan(count, rows, chunks, a_first, o_first, s_first))
     threads = cpu.scan_group(call.device, _GROUP, ordered=source.dtype.is_float)
-    constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase, threads)
+    constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase, threads, places)
     kernel = f"scan_{_KERNELS.get(source.dtype.name, 'u32')}"
     call.dispatch(kernel, (source, target, totals), (a, o, s), push, rows * chunks, constants)
 

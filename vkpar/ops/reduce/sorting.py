@@ -17,8 +17,8 @@ from vkpar.ops.arrays.take import index_words, take
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, check_arrays, check_out, check_overlap
 from vkpar.ops.elementwise.cast import cast
-from vkpar.ops.elementwise.functions import equal, less, where
-from vkpar.ops.reduce.scans import CHUNK, PAIRS, back, checked, lying_last, scan, seen
+from vkpar.ops.elementwise.functions import equal, less, not_equal, where
+from vkpar.ops.reduce.scans import CHUNK, PAIRS, back, checked, lying_last, scan, seen, where_ones_lie
 
 _BITS: Final = 4  # of a pass; see shaders/sort.comp
 MOST: Final = 1 << 31  # elements of all rows: places are words
@@ -150,12 +150,14 @@ def nonzero(a: Array) -> tuple[Array, ...]:
     source, _ = checked("nonzero", a, None)
     if not source.size:
         return tuple(a.device.empty(0, uint32) for _ in a.shape)
-    zeros = cast(equal(source, 0), "uint32")
+    if source.size > MOST:
+        raise UnsupportedError(f"nonzero: places are words, which count no {source.size} elements; take parts of them")
+    flags = cast(not_equal(source, 0), "uint32")
     try:
-        count = a.size - int(zeros.sum().item())
+        count = int(flags.sum().item())
     except InvalidUsageError as error:
         raise InvalidUsageError(f"nonzero reads how many there are; vkpar.where takes all elements: {error}") from error
-    left = places_of("nonzero", zeros.reshape(1, -1), bits=1).reshape(-1)[:count]
+    left = where_ones_lie("nonzero", flags.reshape(1, -1)).reshape(-1)[:count]
     found: list[Array] = []
     for length in a.shape[:0:-1]:
         found.insert(0, left % length)
@@ -179,18 +181,18 @@ def elements_at(rows: Array, places: Array, *, known: bool = False) -> Array:
     return take(rows.reshape(-1), places + starts)
 
 
-def places_of(name: str, rows: Array, *, largest: bool = False, bits: int = 32) -> Array:
-    """Return where the elements of rows, that lie side by side, go; by so many low bits of whole numbers."""
+def places_of(name: str, rows: Array, *, largest: bool = False) -> Array:
+    """Return where the elements of rows, that lie side by side, go."""
     if rows.size > MOST:
         raise UnsupportedError(f"{name}: places are words, which count no {rows.size} elements; take parts of them")
     if rows.dtype.name in PAIRS:
         return _places_of_pairs(name, rows, largest=largest)
-    done = repeat("argsort", (rows,), (None,), largest, bits)
+    done = repeat("argsort", (rows,), (None,), largest)
     if done is not None:
         return done[0]
     made = rows.device.empty(rows.shape, uint32)
-    call = Call(name, key_of("argsort", (rows,), (None,), largest, bits), (rows,), (made,))
-    record_sort(call, call.operands[0], call.results[0], largest=largest, bits=bits)
+    call = Call(name, key_of("argsort", (rows,), (None,), largest), (rows,), (made,))
+    record_sort(call, call.operands[0], call.results[0], largest=largest)
     call.keep()
     return made
 
