@@ -93,7 +93,7 @@ class Scan(NamedTuple):
 
 
 class ScanConstants(NamedTuple):
-    """Whether elements are floats, and multiplied; which of three dispatches; the work-group; whether places are stored."""
+    """Whether elements are floats, and multiplied; the dispatch of three; the work-group; whether to store places."""
 
     floats: int
     product: int
