@@ -92,9 +92,14 @@ void run(uint row, uint chunk, uint group, VALUE prior) {
     uint most = (min(push.count, 4096u) + THREADS - 1u) / THREADS;
     uint at = chunk * 4096u + lane * most;
     uint n = push.count > at ? min(push.count - at, most) : 0u;
-    uint first = row * push.count + at;
+    uint from = push.a_first + row * push.count + at;
+    uint fours = n & ~3u;
     VALUE sum = NOTHING;
-    for (uint j = 0u; j < n; j++) sum = joined(sum, a[push.a_first + first + j]);
+    for (uint j = 0u; j < fours; j += 4u) {
+        VALUE low = joined(a[from + j], a[from + j + 1u]);
+        sum = joined(sum, joined(low, joined(a[from + j + 2u], a[from + j + 3u])));
+    }
+    for (uint j = fours; j < n; j++) sum = joined(sum, a[from + j]);
     part[lane].x = sum;
     barrier();
     VALUE before = prior;
@@ -102,10 +107,19 @@ void run(uint row, uint chunk, uint group, VALUE prior) {
     if (PHASE == 0u) {
         if (lane == THREADS - 1u) s[push.s_first + group] = joined(before, sum);
     } else {
-        for (uint j = 0u; j < n; j++) {
-            VALUE sum = joined(before, a[push.a_first + first + j]);
-            store(at + j, push.o_first + row * push.count, before, sum);
-            before = sum;
+        uint to = push.o_first + row * push.count;
+        for (uint j = 0u; j < fours; j += 4u) {
+            PREFIX four = PREFIX(a[from + j], a[from + j + 1u], a[from + j + 2u], a[from + j + 3u]);
+            four.y = joined(four.x, four.y);
+            four.z = joined(four.y, four.z);
+            four.w = joined(four.z, four.w);
+            put(at + j, to, before, four);
+            before = joined(before, four.w);
+        }
+        for (uint j = fours; j < n; j++) {
+            VALUE next = joined(before, a[from + j]);
+            store(at + j, to, before, next);
+            before = next;
         }
     }
 }
