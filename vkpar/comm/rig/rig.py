@@ -243,6 +243,7 @@ class Rig:
         for number, errands in enumerate(self.queues):
             if isinstance(errands, ErrandQueue):
                 self.group.set_local(number, errands.released)
+                errands.tell(self.group, number)
         for rank in sorted(bridged if self.world is None else queues_of):
             for dst in queues_of[rank]:
                 local = TimelineSemaphore(self.devices[rank].handle, host_only=True)
