@@ -331,13 +331,13 @@ class Rig:
         """Let everything parked run out, its data undefined, and tell the other processes why."""
         if self.progress is not None:
             self.progress.hub.halt()
+        if self.world is not None:  # soon: others are about to blame this process
+            self.world.fail(cause)
         self.group.abort()
         if self.carriers is not None:
             self.carriers.abort()
         if self.progress is not None:
             self.progress.hub.empty()
-        if self.world is not None:
-            self.world.fail(cause)
 
     def abandon(self, late: Collection[int]) -> None:
         """Stop the bridge and free everything on all ranks but the ``late`` ones, which still use their memory.
