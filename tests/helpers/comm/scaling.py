@@ -1,7 +1,8 @@
 """What all_reduce would take over many hosts, by its schedules: each rank and network port does one thing at a time.
 
     python tests/helpers/comm/scaling.py                               # the tables of docs/notes/scale.md
-    mpiexec -n 2 python tests/helpers/comm/scaling.py --measure FILE   # what steps and messages cost on this machine
+    mpiexec -n 2 python tests/helpers/comm/scaling.py --measure FILE   # what steps and messages take on this machine,
+                                                                       # at best, where FILE was measured before
     python tests/helpers/comm/scaling.py FILE                          # the tables for that, and what was measured
 
 A step takes a fixed time, and one for the bytes that it reads and writes; it begins once its rank is free and what it
@@ -17,7 +18,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ SIZES = (64 << 10, 1 << 20, 8 << 20)  # bytes on the wire
 ALGORITHMS = ("two_shot", "ring")
 _FITTED = "two_shot"
 _FEW, _MANY = SIZES[0], SIZES[-1]
-_MESSAGE = 4 << 20
+MESSAGE = 4 << 20
 
 
 def fitted(few: float, many: float, costs: Costs) -> Costs:
@@ -153,14 +154,14 @@ def fitted(few: float, many: float, costs: Costs) -> Costs:
 
 
 def seconds_of(work: Callable[[], object], together: Callable[[], object] = lambda: None) -> float:
-    """Return what ``work`` takes, the lower quartile of some turns; ``together`` comes before each."""
+    """Return what ``work`` takes, the quickest tenth of some turns; ``together`` comes before each."""
     spent = []
-    for _ in range(31):
+    for _ in range(61):
         together()
         begun = time.perf_counter()
         work()
         spent.append(time.perf_counter() - begun)
-    return sorted(spent[5:])[len(spent[5:]) // 4]  # machines may have more to do
+    return sorted(spent)[len(spent) // 10]  # the machine may have more to do
 
 
 def sums(comm: vkpar.Communicator, nbytes: int, together: Callable[[], object] = lambda: None) -> float:
@@ -170,31 +171,44 @@ def sums(comm: vkpar.Communicator, nbytes: int, together: Callable[[], object] =
 
 
 def measured(world: Any) -> dict[str, Any] | None:
-    """Return what steps cost in this process and messages between two, and what sums over both take; None in others."""
+    """Return the seconds of messages between two processes and of sums, in one and over both; None in the second."""
     me = world.rank
-    given, taken = (np.zeros(_MESSAGE, np.uint8) for _ in range(2))
+    given, taken = (np.zeros(MESSAGE, np.uint8) for _ in range(2))
 
     def back_and_forth() -> None:
         for turn in (0, 1):
             (world.Send if turn == me else world.Recv)([given, 8], 1 - turn if turn == me else turn)
 
     latency = seconds_of(back_and_forth, world.Barrier) / 2
-    over = seconds_of(lambda: world.Sendrecv(given, 1 - me, recvbuf=taken, source=1 - me), world.Barrier)
-    costs = Costs(latency=latency, network=_MESSAGE / over)
+    message = seconds_of(lambda: world.Sendrecv(given, 1 - me, recvbuf=taken, source=1 - me), world.Barrier)
+    found: dict[str, Any] = {"latency": latency, "message": message}
     if me == 0:
         with vkpar.Communicator(vkpar.open_devices("llvmpipe*2"), algorithm=_FITTED) as comm:
-            costs = fitted(sums(comm, _FEW), sums(comm, _MANY), costs)
-    times: dict[str, dict[int, float]] = {}
+            found |= {"few": sums(comm, _FEW), "many": sums(comm, _MANY)}
+    found["seconds"] = times = {}
     devices = vkpar.open_devices("llvmpipe")
     for name in ALGORITHMS:
         with vkpar.Communicator(devices, mpi=world, algorithm=name) as comm:
-            times[name] = {nbytes: max(world.allgather(sums(comm, nbytes, world.Barrier))) for nbytes in SIZES}
-    return None if me else {"costs": asdict(costs), "seconds": times}
+            times[name] = {str(nbytes): max(world.allgather(sums(comm, nbytes, world.Barrier))) for nbytes in SIZES}
+    return None if me else found
+
+
+def quicker(found: Any, before: Any) -> Any:
+    """Return the lesser of each two times: a machine that has more to do shows in some of them."""
+    if isinstance(found, dict):
+        return {name: quicker(one, before[name]) for name, one in found.items()}
+    return min(found, before)
+
+
+def costs_of(found: dict[str, Any]) -> Costs:
+    """Return the costs that follow from what was measured."""
+    links = Costs(latency=found["latency"], network=MESSAGE / found["message"])
+    return fitted(found["few"], found["many"], links)
 
 
 def compared(found: dict[str, Any]) -> list[str]:
     """Return lines of a table: what was measured between two processes beside what is predicted, in milliseconds."""
-    costs = Costs(**found["costs"])
+    costs = costs_of(found)
     lines = ["| on the wire | algorithm | measured | predicted | by |", "| --- | --- | --- | --- | --- |"]
     for name, by_size in found["seconds"].items():
         for nbytes, seconds in by_size.items():
@@ -223,11 +237,12 @@ def main() -> None:
 
         found = measured(MPI.COMM_WORLD)
         if found is not None:
-            options.file.write_text(json.dumps(found, indent=1))
+            before = json.loads(options.file.read_text()) if options.file.exists() else found
+            options.file.write_text(json.dumps(quicker(found, before), indent=1))
     elif options.file:
         found = json.loads(options.file.read_text())
-        print(f"{found['costs']}\n\n" + "\n".join(compared(found)))
-        tables("as measured", Costs(**found["costs"]))
+        print(f"{costs_of(found)}\n\n" + "\n".join(compared(found)))
+        tables("as measured", costs_of(found))
     else:
         tables("1 Gbit/s, 100 us", Costs(latency=100e-6, network=0.125e9))
         tables("10 Gbit/s, 30 us", Costs())
