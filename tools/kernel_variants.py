@@ -85,6 +85,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^matvec_cores_", "STEP", (32, 64, 64)),
     ("^matvec_cores_", "THREADS", (256, 128, 384)),
     ("^matvec_cores_", "TURNS", (2, 2, 2)),
+    ("^matvec_cores_", "F[MNK]", (16, 16, 16)),
     # attention; the subgroups of attention_warps are NVIDIA's
     ("^attention_combine", "THREADS", (256, 256, 256)),
     ("^attention_combine", "QUADS", (16, 32, 32)),

@@ -254,6 +254,9 @@ class StreamTail(NamedTuple):
     threads: int
     warp: int
     turns: int
+    fm: int = 16
+    fn: int = 16
+    fk: int = 16
 
 
 class PassesTail(NamedTuple):

@@ -80,11 +80,12 @@ _CALLS: Final = r"""
 
 @functools.cache
 def module(kernel: str, threads: int, *, bfloat: bool) -> bytes:
-    """Return the SPIR-V of a kernel of ``shaders/`` by plain arrays."""
+    """Return the SPIR-V of a kernel of ``shaders/`` by plain arrays; 0 threads: a constant says how many."""
     path = SHADERS / f"{kernel}.comp"
     text, missing = includes.expand(path.read_text(), path.name, path.parent, ())
     assert not missing
-    return shader.compile_glsl(played(text), {"BFLOAT": str(int(bfloat)), "THREADS": str(threads)})
+    sizes = {"THREADS": str(threads)} if threads else {}
+    return shader.compile_glsl(played(text), {"BFLOAT": str(int(bfloat))} | sizes)
 
 
 def played(text: str) -> str:

@@ -149,6 +149,7 @@ def offers(info: DeviceInfo, module: str, dtype: str, fragment: Fragment = WHOLE
     return has(info, fragment, dtype) and not missing(declared.shipped(module).capabilities, info.features)
 
 
-def streams(info: DeviceInfo, dtype: str) -> bool:
-    """Tell whether a device runs the kernel of :mod:`vkpar.ops.tiles.streamed` on a type of halves."""
-    return offers(info, f"{streamed.KERNEL}_{SHORT[dtype]}", dtype)
+def streams(info: DeviceInfo, dtype: str) -> Fragment | None:
+    """Return the matrices by which a device runs the kernel of :mod:`vkpar.ops.tiles.streamed`; None: it does not."""
+    fragment = fragment_of(info, dtype)
+    return fragment if fragment and offers(info, f"{streamed.KERNEL}_{SHORT[dtype]}", dtype, fragment) else None
