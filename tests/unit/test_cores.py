@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import cachedir, env
+from vkpar.abi import matmul as abi
 from vkpar.errors import VulkanError
-from vkpar.ops.tiles import choice, core_rates, cores, streamed
+from vkpar.ops.tiles import choice, core_rates, cores, streamed, tiled
 from vkpar.ops.tiles.choice import Choice
 from vkpar.ops.tiles.core_rates import Few, Rate, Rates
 from vkpar.ops.tiles.cores import KHR, Core
@@ -119,8 +120,26 @@ def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, 
             info = h200(subgroup_size=warp)
             limited = dataclasses.replace(info, limits=dataclasses.replace(info.limits, max_shared_memory=room))
             high, broad = core.warp_tile(warp)
-            whole = high % 16 == broad % 16 == 0
-            assert (core in cores.available(limited, "float16")) == (whole and room == need)
+            runs = high % 16 == broad % 16 == 0 and not (core.roomy and warp > 32)
+            assert (core in cores.available(limited, "float16")) == (runs and room == need)
+
+
+NVK = dataclasses.replace(h200(), driver_id=24)
+
+
+@pytest.mark.parametrize("info", [h200(subgroup_size=64), NVK], ids=["subgroups of 64", "NVK"])
+def test_some_have_no_registers_for_the_most_sums_and_long_steps(info: DeviceInfo) -> None:
+    lacking = set(cores.CORES) - set(cores.available(info, "float16"))
+    assert {(core.tile, core.threads, core.step) for core in lacking} == {((128, 128), 128, 64)}
+
+
+def test_what_is_loaded_ahead_and_rolled_is_by_the_driver() -> None:
+    """Of NVIDIA's own, two steps at once, and copies of what follows; of Mesa's for the same cards neither."""
+    for info, told in ((h200(), (1, 2, 0)), (NVK, (0, 1, 1)), (h200(subgroup_size=64), (0, 1, 0))):
+        tail = cores.CORES[0].tail(info, eights=True)
+        assert isinstance(tail, abi.CoresTail)
+        assert (tail.ahead, tail.span, tail.rolled) == told
+    assert (tiled.sums_of(h200()), tiled.sums_of(NVK)) == (128, 64)
 
 
 @pytest.mark.parametrize("warp", [8, 16, 32, 64])

@@ -245,6 +245,7 @@ class CoresTail(NamedTuple):
     fk: int
     span: int
     o_eights: int
+    rolled: int = 0
 
 
 class StreamTail(NamedTuple):
