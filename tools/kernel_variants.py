@@ -97,6 +97,9 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^attention_warps", "LANES", (16, 16, 16)),
     ("^attention_warps", "WARP", (32, 32, 32)),
     ("^attention_cores", "KEYS", (32, 32, 16)),
+    ("^attention_cores", "FM", (16, 16, 16)),
+    ("^attention_cores", "AHEAD", (1, 1, 1)),
+    ("^attention_cores", "PARTS", (1, 1, 1)),
     ("coop_|_cores", "WARP", (64, 64, 64)),
     # quantised weights
     ("^quantized_dots_", "ROWS", (1, 1, 1)),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from helpers.ops.words import specialized
-from helpers.vulkan.infos import fake_info
+from helpers.vulkan.infos import OF_BMG, OF_DG2
+from helpers.vulkan.infos import intel_info as intel
 
 from vkpar.abi import matmul as abi
 from vkpar.ops.tiles import choice, core_rates, cores, streamed
@@ -20,21 +21,6 @@ from vkpar.vulkan.pipelines import declared
 from vkpar.vulkan.pipelines.kernel import PipelineCache, Traits, required_size
 
 SIXTEEN, EIGHT = NARROW
-OF_DG2 = ("8x8x16 f16*f16->f32", "8x8x32 s8*s8->s32")
-OF_BMG = ("8x16x16 f16*f16->f16", "8x16x16 f16*f16->f32", "8x16x16 bf16*bf16->f32")
-MATRICES = ("cooperativeMatrix", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
-
-
-def intel(
-    shapes: tuple[str, ...], sizes: tuple[int, ...], mesa: int = 26, kind: str = "discrete", **limits: int
-) -> DeviceInfo:
-    """What Mesa's driver says of a card of Intel's: subgroups of 32, and others are run."""
-    info = fake_info(vendor_id=0x8086, driver_version=mesa << 22 | 7, type=kind)
-    features = dataclasses.replace(
-        info.features, cooperative_matrix=shapes, matrix_features=MATRICES, subgroup_size=32, subgroup_sizes=sizes
-    )
-    most = {"max_workgroup_invocations": 1024, "max_shared_memory": 48 << 10, "max_workgroup_subgroups": 64} | limits
-    return dataclasses.replace(info, features=features, limits=dataclasses.replace(info.limits, **most))
 
 
 @pytest.mark.parametrize(
