@@ -63,7 +63,8 @@ class GraphCollectives:
         self.owner = host.health
         self._host, self._library = host, library
         self._written: dict[Any, Written] = {}  # by form and generation
-        self._carrier = None if host.rig.carriers is None else GraphCarrier(host.rig)
+        whole = host.rig.carriers is not None and host.rig.groups is None  # in groups, graphs use the shared slots
+        self._carrier = GraphCarrier(host.rig) if whole else None
 
     def begin(self) -> None:
         """Refuse a capture on a communicator that cannot be used.

@@ -124,7 +124,8 @@ def _batch(step: Step, hold: tuple[Any, int] | None) -> Batch:
     if not isinstance(step, CarriedStep):
         return Batch(step.rank, None, step.reads, step.writes, hold)
     sent = tuple(TransferPieces(*transfer) for transfer in step.transfers)
-    return Batch(step.rank, None, step.reads, step.writes, hold, carried=True, opens=step.opens, transfers=sent)
+    filled = (*step.writes, *step.publishes)
+    return Batch(step.rank, None, step.fetches, filled, hold, carried=step.reads, opens=step.opens, transfers=sent)
 
 
 class LaidScore:

@@ -48,6 +48,30 @@ def offer(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
     return (None, refusal) if refusal else (vendor, f"{told}, self-test passed")
 
 
+def offer_groups(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, tuple[int | None, ...] | None, str]:
+    """Return the library that joins some of the ranks, by rank the group or None, and its name; or None twice and "".
+
+    ``VKPAR_PEER=groups`` asks for that: it was not run on cards yet.
+    """
+    if env.get().peer != "groups" or len(ranks) > MOST_RANKS:
+        return None, None, ""
+    groups: list[int | None] = [None] * len(ranks)
+    found: dict[int, tuple[Vendor, str]] = {}
+    for driver in sorted({info.driver_id for info in ranks} & set(vendors())):
+        members = [rank for rank, info in enumerate(ranks) if info.driver_id == driver]
+        vendor, told = offer([ranks[rank] for rank in members])
+        if vendor is None:
+            _log.info("ranks %s: %s", members, told)
+        elif not found or vendor is next(iter(found.values()))[0]:  # streams of one library serve a communicator
+            found[driver] = vendor, told
+            for rank in members:
+                groups[rank] = driver
+    if not found:
+        return None, None, ""
+    vendor, told = next(iter(found.values()))
+    return vendor, tuple(groups), f"{told}, within groups of ranks"
+
+
 def reach(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
     """Return the library by which these ranks reach each other's memory and its name, or None and why there is none."""
     refusal = _unlike(ranks)
