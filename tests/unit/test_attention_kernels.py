@@ -13,6 +13,7 @@ from helpers.vulkan.infos import OF_BMG, OF_DG2, fake_info, intel_info
 
 from vkpar import cachedir, env
 from vkpar.abi import attention as abi
+from vkpar.doctor.devices import PATHS
 from vkpar.errors import DeviceLostError, OutOfMemoryError, VulkanError
 from vkpar.ops.attention import rates
 from vkpar.vulkan.machine.physical import DeviceInfo
@@ -180,6 +181,15 @@ def test_matrices_of_eight_rows(
         assert -(-width // 16) <= 3 * parts
     monkeypatch.setattr(rates, "faster", lambda *_: False)
     assert not chosen(info, queries, width, dtype).name.startswith("attention_cores")
+
+
+@pytest.mark.parametrize(
+    ("info", "want"),
+    [(BMG, True), (gpu(), True), (intel_info(OF_DG2, (8, 32)), False), (gpu(cooperative_matrix=()), False)],
+)
+def test_the_doctor_names_attention_on_matrix_cores(info: DeviceInfo, want: bool) -> None:
+    (path,) = (path for path in PATHS if path.name == "attention on matrix cores")
+    assert (path.lacks(info) == "") == module.on_cores(info, "float16") == want
 
 
 def test_they_fit_the_shared_memory() -> None:

@@ -31,6 +31,7 @@ _TILED_THREADS: Final = (128, 256)  # of eight rows an invocation, and of four
 _MOST_TILED: Final = 128  # elements of a row
 _TILED_SHARED: Final = (28_672, 30_720)  # bytes of shared memory, of both
 _MOST_OF_CORES: Final = 256  # elements of a row
+_USUAL_WIDTH: Final = 64
 # Of matrices of eight rows: what invocations of their subgroups have registers for, the sums of so many of them each.
 _NARROW_THREADS, _NARROW_KEYS, _NARROW_SUMS = 256, 16, 3
 _MOST_TURNS: Final = 50_000  # of loops in an invocation on CPU drivers: some stop at 65,535
@@ -141,6 +142,11 @@ def _narrow(info: DeviceInfo, dtype: str, width: int) -> Kernel | None:
         return None
     own = abi.CoresConstants(_NARROW_KEYS, warp, fragment.rows, ahead=0, parts=parts)
     return Kernel(f"{CORES}_t{threads}", threads, slots // parts, own)
+
+
+def on_cores(info: DeviceInfo, dtype: str) -> bool:
+    """Tell whether a device runs a kernel of matrix cores on rows of a type, which may be measured first."""
+    return _cores(info, dtype, _USUAL_WIDTH) is not None or _narrow(info, dtype, _USUAL_WIDTH) is not None
 
 
 def combining(device: Device, width: int) -> int:
