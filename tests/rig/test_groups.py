@@ -91,6 +91,21 @@ def test_two_levels_leave_replicas_alike(name: str, ranks: list[vkpar.Device], v
         np.testing.assert_array_equal(found[0].view(np.uint32), other.view(np.uint32))
 
 
+def test_profiles_know_what_crosses_groups(ranks: list[vkpar.Device], vendor: HostVendor) -> None:
+    with vkpar.Communicator(ranks, algorithm="two_shot", timeout=60) as comm:
+        alone = {rank for rank, transport in enumerate(comm.transports()) if transport != "peer"}
+        arrays = [device.array(np.arange(3000, dtype=np.int32)) for device in ranks]
+        with comm.profile() as profile:
+            comm.all_reduce(arrays).wait()
+    pairs = {(source in alone, step.rank in alone) for step in profile.steps for source, _ in step.sources}
+    assert {(True, False), (False, True)} <= pairs
+
+
+def test_why_there_are_no_groups_is_told(ranks: list[vkpar.Device]) -> None:
+    with env.override(tuning="off", peer="groups"), vkpar.Communicator(ranks) as comm:
+        assert all(link.reason.endswith("no copy engine of these ranks' drivers is known") for link in comm.links())
+
+
 def test_two_levels_are_measured(ranks: list[vkpar.Device], vendor: HostVendor) -> None:
     for transport, among in (("auto", True), ("staged", False)):
         with vkpar.Communicator(ranks, transport=transport, timeout=60) as comm:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar.comm.schedule.algorithms import p2p
@@ -26,42 +26,62 @@ def extents(slot: int, span: Span, final: bool) -> list[tuple[int, int]]:
 
 
 class Waits:
-    """What each submission waits for, by the rule of the C helper: slots' writers, and their readers before."""
+    """What each submission waits for, as the C helper works it out (``collect``, ``note_late``, ``build_waits``)."""
 
-    def __init__(self, listed: Sequence[Step]) -> None:
-        self.writer: dict[int, int] = {}
-        self.readers: defaultdict[int, list[int]] = defaultdict(list)
-        self.late: list[tuple[int, int]] = []
-        self.of = [self._of(number, step) for number, step in enumerate(listed)]
+    def __init__(self, listed: Sequence[Step], programs: Collection[int]) -> None:
+        self.writer: dict[int, tuple[int, int]] = {}  # by slot, a rank and which of its submissions
+        self.readers: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self.waited: Counter[tuple[int, int]] = Counter()
+        self.late: list[tuple[int, int, int]] = []
+        self.given: Counter[int] = Counter()
+        self.numbers: dict[tuple[int, int], int] = {}
+        self.of: list[set[int]] = []
+        for number, step in enumerate(listed):
+            if number in programs or (isinstance(step, CarriedStep) and step.opens):
+                self._note()
+            self.given[step.rank] += 1
+            self.numbers[step.rank, self.given[step.rank]] = number
+            self.of.append(self._of(step, self.given[step.rank]))
 
-    def _of(self, number: int, step: Step) -> set[int]:
-        is_carried = isinstance(step, CarriedStep)
-        if isinstance(step, CarriedStep) and step.opens:
-            for slot, reader in self.late:
-                self.readers[slot].append(reader)
-            self.late = []
-        waits: set[int] = set()
-        for slot in step.fetches if isinstance(step, CarriedStep) else step.reads:
-            waits.add(self.writer[slot])
-            self.readers[slot].append(number)
-        if is_carried:
-            self.late += [(slot, number) for slot in step.reads]
-        published = step.publishes if isinstance(step, CarriedStep) else ()
-        for slot in (*step.writes, *published):
-            waits.update(self.readers.pop(slot, ()))
-            waits.update({self.writer[slot]} if slot in self.writer else ())
-            self.writer[slot] = number
-        return waits - {number}
+    def _of(self, step: Step, value: int) -> set[int]:
+        rank, required = step.rank, Counter[int]()
+        for slot in step.awaited if isinstance(step, CarriedStep) else step.reads:
+            required |= Counter(dict([self.writer[slot]]))
+            self.readers[slot][rank] = value
+        if isinstance(step, CarriedStep):
+            self.late += [(slot, rank, value) for slot in step.reads]
+        for slot in step.filled:
+            required |= Counter(dict([self.writer[slot]] if slot in self.writer else []))
+            required |= Counter(self.readers.pop(slot, {}))
+            self.writer[slot] = rank, value
+        found = set()
+        for source, least in required.items():
+            if source != rank and least > self.waited[rank, source]:
+                self.waited[rank, source] = least
+                found.add(self.numbers[source, least])
+        return found
+
+    def _note(self) -> None:
+        for slot, rank, value in self.late:
+            self.readers[slot][rank] = value
+            source, written = self.writer[slot]
+            self.waited[rank, source] = max(self.waited[rank, source], written - 1)
+        self.late = []
 
 
 class Run:
     """Ranks that do their submissions in order, and lanes that carry: each goes on whenever it may."""
 
     def __init__(
-        self, steps: Sequence[Step], listed: Sequence[Step], grouping: Grouping, chance: random.Random
+        self,
+        steps: Sequence[Step],
+        listed: Sequence[Step],
+        grouping: Grouping,
+        chance: random.Random,
+        programs: Collection[int] = (),
     ) -> None:
         self.chance, self.grouping, self.listed = chance, grouping, listed
-        self.waits = Waits(listed).of
+        self.waits = Waits(listed, programs).of
         self.parts: defaultdict[int, deque[tuple[int, CarriedPart, int]]] = defaultdict(deque)  # by rank
         order: defaultdict[int, deque[int]] = defaultdict(deque)
         for index, step in enumerate(steps):
@@ -77,6 +97,7 @@ class Run:
         self.came: Counter[Way] = Counter()
         self.awaited: Counter[Way] = Counter()
         self.lanes: defaultdict[Way, deque[list[int]]] = defaultdict(deque)
+        self.given: defaultdict[int, deque[Way]] = defaultdict(deque)  # by card: its lanes share the hardware's queues
         for step in listed:
             for transfer in step.transfers if isinstance(step, CarriedStep) else ():
                 found = itertools.chain.from_iterable(
@@ -84,6 +105,7 @@ class Run:
                     for start, nbytes in transfer.extents
                 )
                 self.lanes[transfer[:3]].append(sorted(set(found)))
+                self.given[transfer.src].append(transfer[:3])
         self.carried: Counter[Way] = Counter()
 
     def _contents(self, steps: Sequence[Step]) -> None:
@@ -99,6 +121,10 @@ class Run:
     def _bare(self, slot: int) -> int:
         return slot % self.grouping.nslots
 
+    def _place(self, slot: int) -> int:
+        """Return where a slot lies: a copy of a foreign one, where the rank's own group would have it."""
+        return slot if slot < self.grouping.nslots else slot % (2 * self.grouping.nslots)
+
     def step(self, rank: int) -> bool:
         if not self.parts[rank]:
             return False
@@ -112,9 +138,9 @@ class Run:
         is_lone = isinstance(self.listed[number], LoneStep)
         memory = self.shared if is_lone else self.memory[rank]
         for copy in part.fetched:
-            memory[copy.out_slot] = self.shared[copy.slot]
+            memory[self._place(copy.out_slot)] = self.shared[copy.slot]
         for slot in {slot for action in part.actions for slot in action.reads}:
-            assert memory.get(slot) == self.read[index, self._bare(slot)], (
+            assert memory.get(self._place(slot)) == self.read[index, self._bare(slot)], (
                 f"rank {rank} reads slot {slot} too early or late"
             )
         for action in part.actions:
@@ -129,9 +155,10 @@ class Run:
         return True
 
     def carry(self, way: Way) -> bool:
-        if not self.lanes[way] or self.raised[way] <= self.carried[way]:
-            return False
         src, dst, _ = way
+        if not self.given[src] or self.given[src][0] != way or self.raised[way] <= self.carried[way]:
+            return False
+        self.given[src].popleft()
         for slot in self.lanes[way].popleft():
             self.memory[dst][slot] = self.memory[src][slot]
         self.carried[way] += 1
@@ -148,11 +175,14 @@ class Run:
         assert not any(self.lanes.values())
 
 
+def parts_of(steps: Sequence[Step], grouping: Grouping) -> list[Step]:
+    return [part for step in steps for part in ([step] if grouping.groups[step.rank] is None else apart([step]))]
+
+
 def check(steps: Sequence[Step], grouping: Grouping, seed: int) -> list[Step]:
     listed = list(carried(steps, extents, grouping))
-    parts = [part for step in steps for part in ([step] if grouping.groups[step.rank] is None else apart([step]))]
     for turn in range(3):
-        Run(parts, listed, grouping, random.Random(seed + turn)).run()
+        Run(parts_of(steps, grouping), listed, grouping, random.Random(seed + turn)).run()
     return listed
 
 
@@ -176,24 +206,37 @@ def partitions(draw: st.DrawFn) -> tuple[int | None, ...]:
     return tuple(groups)
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    groups=partitions(),
-    name=st.sampled_from([name for name, each in TABLE.items() if name != "naive"]),
-    blocks=st.integers(1, 4),
-    count=st.integers(1, 120 * BLOCK),
-    generation=st.integers(0, 1),
-    hands_on=st.booleans(),
-    seed=st.integers(0, 1 << 20),
-)
-def test_reductions_read_what_was_meant(
-    groups: tuple[int | None, ...], name: str, blocks: int, count: int, generation: int, hands_on: bool, seed: int
-) -> None:
+def posed(data: st.DataObject, groups: Sequence[int | None], name: str) -> list[Step]:
+    """Draw the steps of a reduction."""
     n = len(groups)
-    slots = SlotSet(n, 2 * n, blocks)
+    slots = SlotSet(n, 2 * n, data.draw(st.integers(1, 4)))
     named = tuple(n + rank if group is None else group for rank, group in enumerate(groups))
+    count, generation, hands_on = (
+        data.draw(each) for each in (st.integers(1, 80 * BLOCK), st.integers(0, 1), st.booleans())
+    )
     problem = Problem(n, count, slots, tuple(range(n)), generation, groups=named, hands_on=hands_on)
-    check(list(TABLE[name].steps(problem)), Grouping(groups, n * slots.per_rank), seed)
+    return list(TABLE[name].steps(problem))
+
+
+@given(groups=partitions(), data=st.data(), seed=st.integers(0, 1 << 20))
+def test_programs_in_turn_read_what_was_meant(groups: tuple[int | None, ...], data: st.DataObject, seed: int) -> None:
+    """Reductions, some of them in one program, and graphs between them, which use the shared slots alone."""
+    grouping = Grouping(groups, 2 * len(groups) ** 2)
+    listed: list[Step] = []
+    parts: list[Step] = []
+    programs = set()
+    for _ in range(data.draw(st.integers(1, 4))):
+        name = data.draw(st.sampled_from([name for name in TABLE if name != "naive"]))
+        steps, is_graph = posed(data, groups, name), data.draw(st.booleans())
+        if is_graph or data.draw(st.booleans()):
+            programs.add(len(listed))
+        lone = [LoneStep(step.rank, step.phase, step.actions) for step in steps]
+        listed += lone if is_graph else carried(steps, extents, grouping)
+        parts += lone if is_graph else parts_of(steps, grouping)
+        if is_graph:
+            programs.add(len(listed))
+    for turn in range(3):
+        Run(parts, listed, grouping, random.Random(seed + turn), programs).run()
 
 
 def moves_of(n: int, sizes: Sequence[tuple[int, int, int]]) -> Iterator[Move]:
@@ -204,7 +247,6 @@ def moves_of(n: int, sizes: Sequence[tuple[int, int, int]]) -> Iterator[Move]:
             start += -(-count // BLOCK) * BLOCK
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     groups=partitions(),
     sizes=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(1, 60 * BLOCK)), min_size=1, max_size=8),

@@ -11,13 +11,14 @@ import functools
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.comm.hostvendor import HostAlarm, HostVendor
 
+from vkpar import env
 from vkpar.abi.wire import Carry
 from vkpar.abi.words import pack
 from vkpar.comm.record.carried import CarriedRecorder
@@ -89,9 +90,10 @@ def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False, *, grouped: bo
         joined = tuple(group if groups.count(group) > 1 else None for group in groups)
         return vendor, joined, "the host carries, within groups of ranks"
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, ExitStack() as stack:
         if grouped:
             patch.setattr(peer, "offer_groups", offer_groups)
+            stack.enter_context(env.override(peer="groups"))
         patch.setattr(Carriers, "record_flags", record_into)
         patch.setattr(peer, "offer", (lambda ranks: (None, "")) if grouped else offer)
         patch.setattr(carriers, "Alarm", lambda device: HostAlarm(vendor))

@@ -236,6 +236,6 @@ def _planned(recorded: Recorded) -> tuple[Planned, ...]:
     """Return what is known of a graph's batches before they run."""
     phases = [iter(found) for found in recorded.phases]
     return linked(
-        Stage(batch.rank, next(phases[batch.rank]), batch.reads, batch.writes, *moved)
+        Stage(batch.rank, next(phases[batch.rank]), batch.taken, batch.writes, *moved)
         for batch, moved in zip(recorded.batches, recorded.moved, strict=True)
     )

@@ -78,6 +78,7 @@ class ProgramBuilder:
     Attributes:
         tuning: the rig's tuning; not to be changed once a call of the user's was recorded.
         through_copies: whether every reduction goes through copies of the slots, where the rig has them.
+        through_arena: whether nothing is carried within groups, as in graphs.
         recorder: records the steps.
     """
 
@@ -89,6 +90,7 @@ class ProgramBuilder:
         self._wire = wire
         self.tuning = Tuning()
         self.through_copies = env.get().path == "copies"
+        self.through_arena = False
         self.recorder = StepRecorder(rig)
 
     @property
@@ -298,7 +300,7 @@ class ProgramBuilder:
     def _near(self, slab: Slab) -> Slab | None:
         """Return where cards have the slots of ``slab`` in their own memory, if that serves groups of ranks."""
         carriers = self._rig.carriers
-        if carriers is None or self._rig.groups is None:
+        if carriers is None or self._rig.groups is None or self.through_arena:
             return None
         return carriers.small if slab is self._rig.arena.small else carriers.large
 

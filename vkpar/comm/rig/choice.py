@@ -65,9 +65,8 @@ def carriers(devices: Sequence[LogicalDevice], wanted: Wanted, arena: Arena) -> 
     vendor, groups, refusal = None, None, wanted.refusal()
     if refusal is None:
         vendor, refusal = peer.offer(infos)
-        if vendor is None and not wanted.forced:
-            vendor, groups, road = peer.offer_groups(infos)
-            refusal = road or refusal
+        if vendor is None and not wanted.forced and env.get().peer == "groups":
+            vendor, groups, refusal = peer.offer_groups(infos)
     if vendor is not None:
         try:
             return Carriers(devices, vendor, arena, groups), refusal
@@ -78,7 +77,8 @@ def carriers(devices: Sequence[LogicalDevice], wanted: Wanted, arena: Arena) -> 
             return None, str(error)
     if wanted.forced:
         raise UnsupportedError(f"transport {peer.NAME}: {refusal}; take auto")
-    return None, refusal if {info.driver_id for info in infos} <= set(peer.vendors()) else ""
+    looked_for = env.get().peer == "groups" or {info.driver_id for info in infos} <= set(peer.vendors())
+    return None, refusal if looked_for else ""
 
 
 def transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -> Transport:

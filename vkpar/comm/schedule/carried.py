@@ -73,11 +73,13 @@ class CarriedStep(Step):
         parts: the steps; ``actions`` has those of all.
         transfers: what all steps of its round send, in the global order of these, where it is the first of the round.
         opens: it is the first of its round.
+        awaited: the shared slots that steps of its round read: it begins no earlier than these, and waits for none.
     """
 
     opens: bool = False
     parts: tuple[CarriedPart, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    awaited: tuple[int, ...] = ()
 
     @functools.cached_property
     def reads(self) -> tuple[int, ...]:
@@ -94,6 +96,16 @@ class CarriedStep(Step):
         """The shared slots that it fills."""
         return tuple(copy.out_slot for part in self.parts for copy in part.published)
 
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """All slots that it reads."""
+        return (*self.reads, *self.fetches)
+
+    @property
+    def filled(self) -> tuple[int, ...]:
+        """All slots that it fills."""
+        return (*self.writes, *self.publishes)
+
 
 class _Submission:
     """What one rank does between two cuts."""
@@ -102,10 +114,15 @@ class _Submission:
         self.parts: list[CarriedPart] = []
         self.phases: list[str] = []
 
-    def step(self, rank: int, transfers: Sequence[Transfer], *, opens: bool) -> CarriedStep:
+    @property
+    def fetches(self) -> Iterator[int]:
+        """The shared slots that it reads."""
+        return (copy.slot for part in self.parts for copy in part.fetched)
+
+    def step(self, rank: int, transfers: Sequence[Transfer], awaited: tuple[int, ...], *, opens: bool) -> CarriedStep:
         actions = tuple(action for part in self.parts for action in part.actions)
         phase = "+".join(dict.fromkeys(self.phases))
-        return CarriedStep(rank, phase, actions, opens, tuple(self.parts), tuple(transfers))
+        return CarriedStep(rank, phase, actions, opens, tuple(self.parts), tuple(transfers), awaited)
 
 
 def carried(steps: Sequence[Step], extents_of: ExtentsOf, grouping: Grouping | None = None) -> Iterator[Step]:
@@ -147,8 +164,9 @@ def _placed(steps: Sequence[Step], grouping: Grouping) -> list[Step]:
 
 
 def _submissions(made: Mapping[int, _Submission], transfers: Sequence[Transfer]) -> Iterator[CarriedStep]:
+    awaited = tuple(dict.fromkeys(slot for submission in made.values() for slot in submission.fetches))
     for place, (rank, submission) in enumerate(made.items()):
-        yield submission.step(rank, () if place else transfers, opens=place == 0)
+        yield submission.step(rank, () if place else transfers, awaited, opens=place == 0)
 
 
 class Taken(NamedTuple):
@@ -223,7 +241,7 @@ class Rounds:
         self._fetched.update(fetched)
         self._filled.update(filled)
 
-    def _parts(self, step: Step) -> bool:
+    def _waits_inside(self, step: Step) -> bool:
         """Say whether the step waits, by shared slots, for what comes after the round's beginning."""
         return isinstance(step, GroupStep) and (
             any(copy.slot in self._filled for copy in step.fetched)
@@ -234,7 +252,7 @@ class Rounds:
         """Say whether the step may belong to the round: who read its slots in this round is known to have done so."""
         known, rank = self._known[step.rank], step.rank
         return (
-            not self._parts(step)
+            not self._waits_inside(step)
             and self._at[rank] - self._began[rank] < _MOST_PARTS
             and all(
                 reader == rank or number <= max(known[reader], self._began[reader])

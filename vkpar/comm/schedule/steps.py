@@ -166,6 +166,16 @@ class Step:
         """The slots that the step fills."""
         return tuple(action.out_slot for action in self.actions if action.out_slot is not None)
 
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """All slots that it reads, wherever they lie."""
+        return self.reads
+
+    @property
+    def filled(self) -> tuple[int, ...]:
+        """All slots that it fills, wherever they lie."""
+        return self.writes
+
 
 @dataclass(frozen=True)
 class SlotSet:

@@ -55,6 +55,11 @@ class Batch:
     opens: bool = False
     transfers: tuple[TransferPieces, ...] = ()
 
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """All slots that it reads."""
+        return (*self.reads, *self.carried)
+
 
 @dataclass(frozen=True)
 class BridgeStats:

@@ -49,27 +49,21 @@ def offer(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
 
 
 def offer_groups(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, tuple[int | None, ...] | None, str]:
-    """Return the library that joins some of the ranks, by rank the group or None, and its name; or None twice and "".
+    """Return the library that joins ranks of one driver, by rank the group or None, and its name; or None and why not.
 
     ``VKPAR_PEER=groups`` asks for that: it was not run on cards yet.
     """
-    if env.get().peer != "groups" or len(ranks) > MOST_RANKS:
-        return None, None, ""
-    groups: list[int | None] = [None] * len(ranks)
-    found: dict[int, tuple[Vendor, str]] = {}
-    for driver in sorted({info.driver_id for info in ranks} & set(vendors())):
+    if len(ranks) > MOST_RANKS:
+        return None, None, f"{len(ranks)} ranks, not up to {MOST_RANKS}"
+    reasons = []
+    for driver in dict.fromkeys(info.driver_id for info in ranks if info.driver_id in vendors()):
         members = [rank for rank, info in enumerate(ranks) if info.driver_id == driver]
         vendor, told = offer([ranks[rank] for rank in members])
-        if vendor is None:
-            _log.info("ranks %s: %s", members, told)
-        elif not found or vendor is next(iter(found.values()))[0]:  # streams of one library serve a communicator
-            found[driver] = vendor, told
-            for rank in members:
-                groups[rank] = driver
-    if not found:
-        return None, None, ""
-    vendor, told = next(iter(found.values()))
-    return vendor, tuple(groups), f"{told}, within groups of ranks"
+        if vendor is not None:  # one library's streams serve a communicator
+            groups = tuple(driver if rank in members else None for rank in range(len(ranks)))
+            return vendor, groups, f"{told}, within groups of ranks"
+        reasons.append(f"of ranks {', '.join(map(str, members))}, counted from 0: {told}")
+    return None, None, "; ".join(reasons) or "no copy engine of these ranks' drivers is known"
 
 
 def reach(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:

@@ -30,7 +30,11 @@ def steps(problem: Problem) -> Iterator[Step]:
         for index, spans in enumerate(abreast(parts))
     ]
     # What is handed on is sent in slots that an overlapping segment would fill.
-    return interleaved(rounds, sets) if problem.hands_on else overlapped(rounds)
+    return interleaved(rounds, sets) if _hands_on(problem) else overlapped(rounds)
+
+
+def _hands_on(problem: Problem) -> bool:
+    return problem.hands_on and problem.collective == "all_reduce"
 
 
 class _Turn:
@@ -65,7 +69,7 @@ class _Turn:
         reduce = [self._reduce(owner) for owner in self._spans]
         hand_on = [self._hand_on(rank) for rank in range(self._problem.nranks)]
         gather = [self._gather(rank) for rank in range(self._problem.nranks)]
-        stages = [contribute, publish, reduce, *([hand_on] if self._problem.hands_on else []), gather]
+        stages = [contribute, publish, reduce, *([hand_on] if _hands_on(self._problem) else []), gather]
         return [[step for step in stage if step.actions] for stage in stages]
 
     def _contribute(self, rank: int) -> Step:
@@ -108,9 +112,9 @@ class _Turn:
         """Return which rank of a rank's group reads the owner's sum, for itself and the others; None for each."""
         group = self._groups[rank]
         members = [other for other in range(self._problem.nranks) if self._groups[other] == group]
-        if not self._problem.hands_on or group == self._groups[owner] or len(members) == 1:
+        if not _hands_on(self._problem) or group == self._groups[owner] or len(members) == 1:
             return None
-        return members[owner % len(members)] if self._problem.collective == "all_reduce" else None
+        return members[owner % len(members)]
 
     def _hand_on(self, rank: int) -> Step:
         owners = [owner for owner in self._spans if self._reader(rank, owner) == rank]
