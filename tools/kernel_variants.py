@@ -87,6 +87,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^matvec_cores_", "STEP", (32, 64, 64)),
     ("^matvec_cores_", "THREADS", (256, 128, 384)),
     ("^matvec_cores_", "TURNS", (2, 2, 2)),
+    ("^matvec_cores_", "F[MNK]", (16, 16, 16)),
     # attention; the subgroups of attention_warps are NVIDIA's
     ("^attention_combine", "THREADS", (256, 256, 256)),
     ("^attention_combine", "QUADS", (16, 32, 32)),
@@ -98,6 +99,9 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^attention_warps", "LANES", (16, 16, 16)),
     ("^attention_warps", "WARP", (32, 32, 32)),
     ("^attention_cores", "KEYS", (32, 32, 16)),
+    ("^attention_cores", "FM", (16, 16, 16)),
+    ("^attention_cores", "AHEAD", (1, 1, 1)),
+    ("^attention_cores", "PARTS", (1, 1, 1)),
     ("coop_|_cores", "WARP", (64, 64, 64)),
     # quantised weights
     ("^quantized_dots_", "ROWS", (1, 1, 1)),

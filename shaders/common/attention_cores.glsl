@@ -1,7 +1,9 @@
 // Attention of many queries that share a head of keys and values, over all keys or one part of them, by matrix cores.
 //
-// A subgroup takes 16 queries, whose elements it holds, and the sums of their weighted values; tiles of keys and values go
-// through shared memory for all subgroups, one tile while the next is filled and the one after that is loaded.
+// A subgroup takes FM queries, whose elements it holds, and the sums of their weighted values; tiles of keys and values go
+// through shared memory for all subgroups, one tile while the next is filled and the one after that is loaded. Where there
+// are few registers (AHEAD is 0), queries lie in shared memory, nothing is loaded before it is needed, and PARTS subgroups
+// share queries: each has all the scores, and the sums of some of the values' columns.
 //
 // Scores stay in registers. Matrices do not say which element lies where, but elements of one number lie at one place in
 // all matrices of a kind: what belongs to a query (the score that its weights are relative to, the last key that it sees)
@@ -10,20 +12,27 @@
 #ifndef VKPAR_ATTENTION_CORES_GLSL
 #define VKPAR_ATTENTION_CORES_GLSL
 
-#include "fragments.glsl"
 #include "attention.glsl"
 
 layout(local_size_x = THREADS) in;
 layout(constant_id = 12) const uint KEYS = 32;  // of a tile
 layout(constant_id = 13) const uint WARP = 32;  // invocations of a subgroup
+layout(constant_id = 14) const uint FM = 16;    // rows of matrices: 16 or 8
+layout(constant_id = 15) const uint AHEAD = 1;  // 1: queries lie in registers, and what is loaded before it is needed
+layout(constant_id = 16) const uint PARTS = 1;
 
-const uint ROWS = THREADS / WARP * 16u;
+#include "fragments.glsl"
+
+const bool HELD = AHEAD > 0u;
+const uint SLOTS = THREADS / WARP * FM;  // rows of all subgroups' matrices
+const uint ROWS = SLOTS / PARTS;
 const uint DEPTH = (WIDTH + 15u) / 16u;  // matrices along a row
+const uint BROAD = (DEPTH + PARTS - 1u) / PARTS;  // of these, whose sums a subgroup has
 const uint ALONG = KEYS / 16u;           // matrices along a tile's keys
 const uint UNITS = 2u * DEPTH;           // of 16 bytes, of a row
 const uint TURNS = (KEYS * UNITS + THREADS - 1u) / THREADS;
-const uint Q_TURNS = (31u + WARP) / WARP;
-const uint SHARERS = WARP / 16u;         // invocations that a row of a matrix has
+const uint Q_TURNS = (2u * FM - 1u + WARP) / WARP;
+const uint SHARERS = WARP / FM;         // invocations that a row of a matrix has
 const uint SHARE = 4u / SHARERS;         // units of such a row of floats that one of them has
 
 // Where what begins in shared memory, and how far apart its rows are: a unit more spreads them over the banks.
@@ -33,12 +42,13 @@ const uint P_PITCH = 3u;         // of halves
 const uint OUT_PITCH = 9u;
 const uint V_AT = KEYS * PITCH;  // values, from where their keys begin
 const uint BUFFER = 2u * V_AT;
-const uint S_AT = 2u * BUFFER;   // a matrix of each subgroup
-const uint END = S_AT + THREADS / WARP * 16u * S_PITCH;
-const uint STAGED = ROWS * OUT_PITCH;  // at last, 32 columns of the sums
+const uint S_AT = HELD ? 2u * BUFFER : BUFFER;  // a matrix of each subgroup
+const uint Q_AT = S_AT + SLOTS * S_PITCH;        // queries that are not in registers
+const uint END = HELD ? Q_AT : Q_AT + ROWS * PITCH;
+const uint STAGED = SLOTS * OUT_PITCH;  // at last, 32 columns of the sums
 
 shared uvec4 tiles[END > STAGED ? END : STAGED];
-shared float tops[ROWS], totals[ROWS];
+shared float tops[SLOTS], totals[SLOTS];
 
 const float LOG2E = 1.44269504088896341, LN2 = 0.69314718055994531;
 const float SLACK = 4.0;  // weights are up to 16
@@ -185,10 +195,13 @@ void halve() {
 }
 #endif
 
-// Stores up to 32 columns of a subgroup's rows, from the d-th on, whose sums lie in shared memory.
-void store_columns(uint first, uint split, uint d) {
-    [[dont_unroll]] for (uint i = LANE; i < 16u * 8u; i += WARP) {
-        uint own = first + i / 8u, row = row0 + own, at = d + i % 8u * 4u;
+// Stores up to 32 columns of a subgroup's rows, from the d-th up to the `beyond`-th, whose sums lie in shared memory.
+void store_columns(uint first, uint row0, uint split, uint d, uint beyond) {
+    [[dont_unroll]] for (uint i = LANE; i < FM * 8u; i += WARP) {
+        uint own = first + i / 8u, row = row0 + i / 8u, at = d + i % 8u * 4u;
+        if (PARTS > 1u) {
+            if (at >= beyond) continue;
+        }
         vec4 sum = uintBitsToFloat(tiles[own * OUT_PITCH + i % 8u]);
         if (row < push.tokens * push.grouped) {
             if (SPLIT) {
@@ -205,12 +218,12 @@ void store_columns(uint first, uint split, uint d) {
 // No loop: drivers do not unroll one around another that stays, and an array of matrices with an index that is not
 // constant lies in memory.
 #define STORE_COLUMNS(D) \
-    if (D < DEPTH) { \
+    if (D < BROAD) { \
         [[unroll]] for (uint i = 0u; i < 2u; i++) { \
-            if (D + i < DEPTH) STORE(sums[D + i], first * OUT_PITCH + i * 4u, OUT_PITCH); \
+            if (D + i < BROAD) STORE(sums[D + i], first * OUT_PITCH + i * 4u, OUT_PITCH); \
         } \
         MEET; \
-        store_columns(first, split, D * 16u); \
+        store_columns(first, own_row0, split, (column0 + D) * 16u, (column0 + BROAD) * 16u); \
         MEET; \
     }
 
@@ -231,52 +244,69 @@ void main() {
     uint most_seen = seen_by(min(row0 + ROWS - 1u, last), keys);
     uint share = (most_seen + push.splits * KEYS - 1u) / (push.splits * KEYS) * KEYS;
     uint begin = min(split * share, most_seen), end = min(begin + share, most_seen);
-    uint id = gl_LocalInvocationID.x, first = SUBGROUP * 16u;
-    own_at = S_AT + SUBGROUP * 16u * S_PITCH;
+    uint id = gl_LocalInvocationID.x, first = SUBGROUP * FM;
+    uint part = SUBGROUP % PARTS, column0 = part * BROAD;  // a matrix
+    uint own_row0 = row0 + SUBGROUP / PARTS * FM, q_at = Q_AT + SUBGROUP / PARTS * FM * PITCH;
+    own_at = S_AT + SUBGROUP * FM * S_PITCH;
     own_row = LANE / SHARERS;
     own_unit = LANE % SHARERS * SHARE;
-    uint own = first + own_row, row = row0 + own;
-    uint all_see = min(end, seen_by(row0 + first, keys));  // these keys are seen by all queries of the subgroup
+    uint own = first + own_row, row = own_row0 + own_row;
+    uint all_see = min(end, seen_by(own_row0, keys));  // these keys are seen by all queries of the subgroup
     float by = clamp(abs(push.scale) * LOG2E, 1.1754944e-38, -LOWEST);
     float rest = MASKED ? 1.0 : by;  // what scores are multiplied by after the mask
 
     uvec4 k_next[TURNS], v_next[TURNS], q_next[DEPTH * Q_TURNS];
-    EACH_UNIT k_next[p] = fetch_k(id + p * THREADS, begin, end);
-    EACH_UNIT v_next[p] = fetch_v(id + p * THREADS, begin, end);
-    [[unroll]] for (uint d = 0u; d < DEPTH; d++) {
-        EACH_Q q_next[d * Q_TURNS + t] = fetch_q(row0 + first + i / 2u, d * 2u + i % 2u);
+    if (HELD) {
+        EACH_UNIT k_next[p] = fetch_k(id + p * THREADS, begin, end);
+        EACH_UNIT v_next[p] = fetch_v(id + p * THREADS, begin, end);
+        [[unroll]] for (uint d = 0u; d < DEPTH; d++) {
+            EACH_Q q_next[d * Q_TURNS + t] = fetch_q(own_row0 + i / 2u, d * 2u + i % 2u);
+        }
     }
-    LEFT query[DEPTH];
-    SUMS sums[DEPTH], top = SUMS(LOWEST), total = NOTHING;
+    LEFT query[HELD ? DEPTH : 1u];
+    SUMS sums[BROAD], top = SUMS(LOWEST), total = NOTHING;
     [[unroll]] for (uint d = 0u; d < DEPTH; d++) {
-        EACH_Q if (i < 32u) tiles[own_at + i / 2u * P_PITCH + i % 2u] = q_next[d * Q_TURNS + t];
-        MEET;
-        LOAD(query[d], own_at, P_PITCH);
-        MEET;
-        sums[d] = NOTHING;
+        if (HELD) {
+            EACH_Q if (i < 2u * FM) tiles[own_at + i / 2u * P_PITCH + i % 2u] = q_next[d * Q_TURNS + t];
+            MEET;
+            LOAD(query[d], own_at, P_PITCH);
+            MEET;
+        } else if (part == 0u) {
+            EACH_Q if (i < 2u * FM) tiles[q_at + i / 2u * PITCH + d * 2u + i % 2u] = fetch_q(own_row0 + i / 2u, d * 2u + i % 2u);
+        }
+        if (d < BROAD) sums[d] = NOTHING;
     }
     if (own_unit == 0u) tops[own] = LOWEST;
     MEET;
-    EACH_UNIT tiles[unit_at(id + p * THREADS)] = k_next[p];
-    EACH_UNIT tiles[V_AT + unit_at(id + p * THREADS)] = v_next[p];
-    EACH_UNIT k_next[p] = fetch_k(id + p * THREADS, begin + KEYS, end);
-    EACH_UNIT v_next[p] = fetch_v(id + p * THREADS, begin + KEYS, end);
+    if (HELD) {
+        EACH_UNIT tiles[unit_at(id + p * THREADS)] = k_next[p];
+        EACH_UNIT tiles[V_AT + unit_at(id + p * THREADS)] = v_next[p];
+        EACH_UNIT k_next[p] = fetch_k(id + p * THREADS, begin + KEYS, end);
+        EACH_UNIT v_next[p] = fetch_v(id + p * THREADS, begin + KEYS, end);
+    }
     uint now = 0u;
     [[dont_unroll]] for (uint tile = begin; tile < end; tile += KEYS) {
         barrier();
-        uint other = BUFFER - now;
-        EACH_UNIT tiles[other + unit_at(id + p * THREADS)] = k_next[p];
-        EACH_UNIT tiles[other + V_AT + unit_at(id + p * THREADS)] = v_next[p];
-        EACH_UNIT k_next[p] = fetch_k(id + p * THREADS, tile + 2u * KEYS, end);
-        EACH_UNIT v_next[p] = fetch_v(id + p * THREADS, tile + 2u * KEYS, end);
+        uint other = HELD ? BUFFER - now : 0u;
+        if (HELD) {
+            EACH_UNIT tiles[other + unit_at(id + p * THREADS)] = k_next[p];
+            EACH_UNIT tiles[other + V_AT + unit_at(id + p * THREADS)] = v_next[p];
+            EACH_UNIT k_next[p] = fetch_k(id + p * THREADS, tile + 2u * KEYS, end);
+            EACH_UNIT v_next[p] = fetch_v(id + p * THREADS, tile + 2u * KEYS, end);
+        } else {
+            EACH_UNIT tiles[unit_at(id + p * THREADS)] = fetch_k(id + p * THREADS, tile, end);
+            EACH_UNIT tiles[V_AT + unit_at(id + p * THREADS)] = fetch_v(id + p * THREADS, tile, end);
+            barrier();
+        }
 
         SUMS scores[ALONG];
         [[unroll]] for (uint n = 0u; n < ALONG; n++) scores[n] = NOTHING;
         [[unroll]] for (uint d = 0u; d < DEPTH; d++) {
+            if (!HELD) LOAD(query[0], q_at + d * 2u, PITCH);
             [[unroll]] for (uint n = 0u; n < ALONG; n++) {
                 RIGHT key;
                 LOAD_TURNED(key, now + n * 16u * PITCH + d * 2u, PITCH);
-                ADD_PRODUCT(scores[n], query[d], key);
+                ADD_PRODUCT(scores[n], query[HELD ? d : 0u], key);
             }
         }
         if (MASKED) {
@@ -321,7 +351,7 @@ void main() {
             LOAD(top, own_at, S_PITCH);
             MEET;
             SCALE(total, factors);
-            [[unroll]] for (uint d = 0u; d < DEPTH; d++) SCALE(sums[d], factors);
+            [[unroll]] for (uint d = 0u; d < BROAD; d++) SCALE(sums[d], factors);
         }
         LEFT weights[ALONG];
         [[unroll]] for (uint n = 0u; n < ALONG; n++) {
@@ -344,9 +374,9 @@ void main() {
 #endif
         }
         [[unroll]] for (uint n = 0u; n < ALONG; n++) {
-            [[unroll]] for (uint d = 0u; d < DEPTH; d++) {
+            [[unroll]] for (uint d = 0u; d < BROAD; d++) {
                 RIGHT value;
-                LOAD(value, now + V_AT + n * 16u * PITCH + d * 2u, PITCH);
+                LOAD(value, now + V_AT + n * 16u * PITCH + (column0 + d) * 2u, PITCH);
                 ADD_PRODUCT(sums[d], weights[n], value);
             }
         }
@@ -358,7 +388,7 @@ void main() {
     MEET;
     float all = sum_row();
     if (own_unit == 0u) totals[own] = all;
-    if (SPLIT && own_unit == 0u && row <= last) {
+    if (SPLIT && own_unit == 0u && part == 0u && row <= last) {
         uint place = row_number(batch, kv, row) * push.splits + split;
         uint rows = push.batches * push.kv_heads * push.grouped * push.tokens;
         vec4 about = vec4(tops[own] * LN2, all, 0.0, 0.0);

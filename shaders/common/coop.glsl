@@ -24,6 +24,7 @@ layout(constant_id = 24) const uint FN = 16;
 layout(constant_id = 25) const uint FK = 16;
 layout(constant_id = 26) const uint SPAN = 1;  // or 2: so many steps are loaded at once
 layout(constant_id = 27) const bool O_EIGHTS = false;
+layout(constant_id = 28) const bool ROLLED = false;  // few copies of what follows the product: a compiler is sooner done
 
 #if BFLOAT
 #define HALF bfloat16_t
@@ -147,13 +148,19 @@ void store_eight(uint row, uint column, vec4 low, vec4 high) {
     }
 }
 
+#define STORE_EIGHT(I) { \
+    uint row = (I) / EIGHTS, unit = (I) % EIGHTS * 2u; \
+    uint from = own + row * OUT_ROW + unit; \
+    store_eight(row0 + row, column0 + unit * 4u, uintBitsToFloat(tiles[from]), uintBitsToFloat(tiles[from + 1u])); \
+}
+
 // The same as store_rows where all rows lie within the result, which holds nothing that they are added to.
 void store_eights(uint row0, uint column0, uint own) {
     const uint EIGHTS = OUT_UNITS / 2u;
-    [[unroll]] for (uint i = 0u; i < FM * EIGHTS; i += WARP) {
-        uint row = (i + gl_SubgroupInvocationID) / EIGHTS, unit = (i + gl_SubgroupInvocationID) % EIGHTS * 2u;
-        uint from = own + row * OUT_ROW + unit;
-        store_eight(row0 + row, column0 + unit * 4u, uintBitsToFloat(tiles[from]), uintBitsToFloat(tiles[from + 1u]));
+    if (ROLLED) {
+        [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < FM * EIGHTS; i += WARP) STORE_EIGHT(i)
+    } else {
+        [[unroll]] for (uint i = 0u; i < FM * EIGHTS; i += WARP) STORE_EIGHT(i + gl_SubgroupInvocationID)
     }
 }
 

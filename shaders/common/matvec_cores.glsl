@@ -5,7 +5,7 @@
 // of K, each by itself: there is no barrier of the group before the sums are added up. While a subgroup multiplies one
 // turn's part of b and of a out of its place in shared memory, those of its next turn are on the way to registers.
 //
-// Columns of the result are the rows of its matrices, so that the rows of a are the sixteen columns. Those that there
+// Columns of the result are the rows of its matrices, so that the rows of a are the columns, FN of them. Those that there
 // are not are whatever lies in shared memory: what comes of them is not stored.
 #ifndef VKPAR_MATVEC_CORES_GLSL
 #define VKPAR_MATVEC_CORES_GLSL
@@ -17,12 +17,15 @@
 #include "matmul.glsl"
 
 layout(local_size_x_id = 19) in;
-layout(constant_id = 7) const uint ROWS = 8;  // of a, up to 16
+layout(constant_id = 7) const uint ROWS = 8;  // of a, up to FN
 layout(constant_id = 8) const uint COLUMNS = 16;
 layout(constant_id = 18) const uint STEP = 64;
 layout(constant_id = 19) const uint THREADS = 256;  // four columns of a row or fewer to each
 layout(constant_id = 20) const uint WARP = 32;      // invocations of a subgroup
 layout(constant_id = 21) const uint TURNS = 1;      // on the way at once
+layout(constant_id = 22) const uint FM = 16;        // of one matrix of sums: columns of the result
+layout(constant_id = 23) const uint FN = 16;        // rows of a, ROWS or more
+layout(constant_id = 24) const uint FK = 16;
 
 #if BFLOAT
 #define HALF bfloat16_t
@@ -30,9 +33,8 @@ layout(constant_id = 21) const uint TURNS = 1;      // on the way at once
 #define HALF float16_t
 #endif
 
-const uint SIDE = 16u;  // of a matrix
 const uint GROUPS = THREADS / WARP;
-const uint REPEATS = COLUMNS / SIDE;
+const uint REPEATS = COLUMNS / FM;
 
 // In units of 16 bytes. Rows have one unit more in shared memory, which spreads them over the banks.
 const uint A_UNITS = STEP / 8u;
@@ -43,11 +45,11 @@ const uint B_UNITS = TRANSPOSE_B ? A_UNITS : COLUMNS / 8u;
 const uint B_SIZE = B_LINES * (B_UNITS + 1u);
 const uint B_TURNS = B_LINES * B_UNITS / WARP;
 const uint QUADS = COLUMNS / 4u;
-const uint PLACE = A_SIZE + B_SIZE;  // of a subgroup; its sums fit, too, and so do sixteen rows of a
+const uint PLACE = A_SIZE + B_SIZE;  // of a subgroup; its sums fit, too, and so do FN rows of a
 
-#define SUMS coopmat<float, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseAccumulator>
-#define B_MATRIX coopmat<HALF, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseA>
-#define A_MATRIX coopmat<HALF, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseB>
+#define SUMS coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>
+#define B_MATRIX coopmat<HALF, gl_ScopeSubgroup, FM, FK, gl_MatrixUseA>
+#define A_MATRIX coopmat<HALF, gl_ScopeSubgroup, FK, FN, gl_MatrixUseB>
 
 shared uvec4 places[GROUPS * PLACE];
 
@@ -105,16 +107,16 @@ void make(uint column0) {
             PUT(t)
             subgroupBarrier();
             FETCH(t, k0 + (GROUPS * TURNS + t) * STEP)
-            [[unroll]] for (uint s = 0u; s < STEP / SIDE; s++) {
+            [[unroll]] for (uint s = 0u; s < STEP / FK; s++) {
                 A_MATRIX x;
-                coopMatLoad(x, places, own + s * SIDE / 8u, A_UNITS + 1u, gl_CooperativeMatrixLayoutColumnMajor);
+                coopMatLoad(x, places, own + s * FK / 8u, A_UNITS + 1u, gl_CooperativeMatrixLayoutColumnMajor);
                 [[unroll]] for (uint q = 0u; q < REPEATS; q++) {
                     B_MATRIX y;
                     if (TRANSPOSE_B) {
-                        coopMatLoad(y, places, own + A_SIZE + q * SIDE * (B_UNITS + 1u) + s * SIDE / 8u, B_UNITS + 1u,
+                        coopMatLoad(y, places, own + A_SIZE + q * FM * (B_UNITS + 1u) + s * FK / 8u, B_UNITS + 1u,
                                     gl_CooperativeMatrixLayoutRowMajor);
                     } else {
-                        coopMatLoad(y, places, own + A_SIZE + s * SIDE * (B_UNITS + 1u) + q * SIDE / 8u, B_UNITS + 1u,
+                        coopMatLoad(y, places, own + A_SIZE + s * FK * (B_UNITS + 1u) + q * FM / 8u, B_UNITS + 1u,
                                     gl_CooperativeMatrixLayoutColumnMajor);
                     }
                     sums[q] = coopMatMulAdd(y, x, sums[q]);
@@ -125,7 +127,7 @@ void make(uint column0) {
     }
 
     [[unroll]] for (uint q = 0u; q < REPEATS; q++) {
-        coopMatStore(sums[q], places, own + q * SIDE / 4u, QUADS, gl_CooperativeMatrixLayoutColumnMajor);
+        coopMatStore(sums[q], places, own + q * FM / 4u, QUADS, gl_CooperativeMatrixLayoutColumnMajor);
     }
     barrier();
     if (row < ROWS) {

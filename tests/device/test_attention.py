@@ -15,6 +15,8 @@ from helpers.ops.elements import FLOATS, check, normal, values_of
 
 import vkpar
 from vkpar.doctor.references import attended
+from vkpar.ops.call.call import Call
+from vkpar.vulkan import query as timing
 
 FULL = os.environ.get("VKPAR_TEST_FULL") == "1"
 module = importlib.import_module("vkpar.ops.attention.kernels")
@@ -434,3 +436,37 @@ def test_arrays_that_no_binding_holds(reopen: Callable[..., vkpar.Device]) -> No
         vkpar.attention(q, k, k)
     with pytest.raises(vkpar.UnsupportedError, match="at once"):
         vkpar.rope(k, device.zeros(1000, "int32"))
+
+
+# ---- what is measured ----
+
+
+@pytest.mark.parametrize("width", [48, 64])
+def test_what_is_measured_is_attention(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """What a measurement sends is what a call of its sizes sends; it is timed where there are timestamps."""
+    rates = importlib.import_module("vkpar.ops.attention.rates")
+    kernels = (module.Kernel("attention_small", max(64, 2 * width // 8), 1),) * 2  # as CPU drivers have them
+    monkeypatch.setattr(rates, "_HEADS", 2)
+    monkeypatch.setattr(rates, "_TOKENS", 20)
+    monkeypatch.setattr(rates, "_RUNS", 1)
+    sent: list[Any] = []
+    timed = timing.timed_runs
+    with monkeypatch.context() as patched:
+        patched.setattr(Call, "dispatch", lambda self, *given: sent.append(given) or self.forget())
+        patched.setattr(module, "kernel_for", lambda *_: kernels[0])
+        patched.setattr(module, "splits_for", lambda *_: 1)
+        q, k, v = (device.empty((2, 20, width), "float16") for _ in range(3))
+        vkpar.attention(q, k, v)
+    ((name, _, ranges, push, groups, constants, _),) = sent
+    assert (name, len(ranges), groups) == ("attention_small_f16", 6, 40)
+    assert push == rates._push(kernels[0], width)
+    assert constants == rates._constants(kernels[0], "float16", width)
+
+    def runs(clock: Any, pipeline: Any, ranges: Any, push: bytes, groups: tuple[int, int, int], number: int) -> Any:
+        assert (len(ranges), groups, number) == (6, (40, 1, 1), 1)
+        return timed(clock, pipeline, ranges, push, groups, number)
+
+    monkeypatch.setattr(timing, "timed_runs", runs)
+    found = rates._seconds(device, kernels, "float16", width)
+    assert len(found) == 2
+    assert all(0 < seconds < 60 for seconds in found)

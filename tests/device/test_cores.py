@@ -196,7 +196,7 @@ def test_the_device_measures_its_kernels(device: vkpar.Device) -> None:
     found = cores.available(device.info, "float16")
     if not found:
         pytest.skip(f"{device.name} has no matrix cores")
-    made = core_rates._measured(device, (*found, cores.PLAIN), "float16", streams=False)
+    made = core_rates._measured(device, (*found, cores.PLAIN), "float16", streams=None)
     assert set(made.rates) == {*found, cores.PLAIN}
     assert all(0 < ns < 1e9 for both in made.rates.values() for rate in both[:2] for ns in rate)
     assert all(0.1 < both.plain < 10 for both in made.rates.values())
@@ -285,5 +285,5 @@ def test_where_bindings_hold_no_measured_matrix_rates_are_assumed(
     monkeypatch.setattr(core_rates.cachedir, "write", lambda *_: pytest.fail("nothing was measured"))
     small = reopen(max_buffer=65536, max_binding=65536)
     with env.override(tuning="redo"):
-        found = core_rates._found(small, "float16", (cores.PLAIN,), streams=False)
+        found = core_rates._found(small, "float16", (cores.PLAIN,), streams=None)
     assert found == core_rates.assumed((cores.PLAIN,))

@@ -14,15 +14,18 @@ import pytest
 from conftest import FULL
 from helpers.ops import played
 from helpers.ops.elements import check, normal, values_of
+from helpers.vulkan.infos import OF_BMG, intel_info
 from numpy.typing import NDArray
 
 import vkpar
-from vkpar.ops.tiles import cores
+from vkpar.doctor.references import attended
+from vkpar.ops.tiles import cores, streamed
 from vkpar.ops.tiles.choice import Choice
 from vkpar.ops.tiles.cores import Core
-from vkpar.ops.tiles.fragments import NARROW
+from vkpar.ops.tiles.fragments import NARROW, Fragment
 
 products = importlib.import_module("vkpar.ops.matmul.dense")
+attention = importlib.import_module("vkpar.ops.attention.kernels")
 pytestmark = pytest.mark.device
 
 HALVES = ["float16", "bfloat16"]
@@ -38,7 +41,7 @@ def player(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vk
         pytest.skip(f"{device.name} has no work-groups of 256")
     if "SwiftShader" in device.name and not FULL:
         pytest.skip("SwiftShader compiles each for a minute")
-    played.play(monkeypatch, "matmul_coop|matmul_coop_forms")
+    played.play(monkeypatch, "matmul_coop|matmul_coop_forms|matvec_cores|matvec_cores_forms|attention_cores")
     monkeypatch.setattr(products, "kernel_for", lambda device, m: "matmul_tiled")
     with vkpar.Device(device.info) as made:
         yield made
@@ -131,3 +134,92 @@ def test_random_numbers_within_the_bound(
         a, b = normal(rng, (m, k), dtype).astype(np.float64), normal(rng, (n, k), dtype).astype(np.float64)
         out = vkpar.matmul(player.array(a, dtype), player.array(b, dtype), transpose_b=True)
         check(out, a @ b.T, (k + 2) * 2.0**-23 * (np.abs(a) @ np.abs(b.T)))
+
+
+# ---- few rows ----
+
+
+@pytest.mark.sampled(97)
+@pytest.mark.parametrize("fragment", NARROW, ids=lambda fragment: fragment.shape)
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_few_rows(
+    player: vkpar.Device,
+    monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+    fragment: Fragment,
+    dtype: str,
+    transpose_b: bool,
+) -> None:
+    """Exact, of as many rows as matrices have and of fewer, of columns and steps that end within a group's; batches.
+
+    The subgroups of a group turn as often as each other: what stands in for their barriers is the group's.
+    """
+    monkeypatch.setattr(streamed, "_LEAST_AHEAD", 0)
+    monkeypatch.setattr(streamed, "_LEAST_TURNS", 0)
+    ways = []
+
+    def choose(device: Any, _: str, m: int, n: int, k: int, batch: int, *__: Any, **how: Any) -> Choice:
+        assert how["whole"]
+        way = streamed.spread(device.info, m, n, k, batch, transpose_b=transpose_b, fragment=fragment)
+        assert way is not None
+        ways.append(way)
+        return Choice(way, 1, k)
+
+    monkeypatch.setattr(products.choice, "choose", choose)
+    for m, n, k, form in ((2, 40, 504, False), (8, 24, 248, True), (16, 72, 256, False)):
+        if m > (8 if transpose_b else fragment.columns):
+            continue
+        a, b = integers(rng, 2, m, k), integers(rng, 2, k, n)
+        bias, added = integers(rng, n), integers(rng, 2, m, n)
+        y = player.array(turned(b) if transpose_b else b, dtype)
+        more: dict[str, Any] = {}
+        want = a @ b
+        if form:
+            more = {"bias": player.array(bias), "activation": "relu", "residual": player.array(added)}
+            want = np.maximum(want + bias, 0) + added
+        out = vkpar.matmul(player.array(a, dtype), y, transpose_b=transpose_b, dtype="float32", **more)
+        np.testing.assert_array_equal(out.numpy(), want)
+    assert {way.tail(player.info, eights=True).fm for way in ways} == {8}
+
+
+# ---- attention ----
+
+
+@pytest.mark.skipif(not FULL, reason="CPU drivers compile each for a quarter of a minute")
+@pytest.mark.parametrize(
+    ("width", "parts", "causal", "masked", "splits", "dtype"),
+    [
+        (20, 1, True, False, 2, "float16"),
+        (72, 2, False, True, 1, "bfloat16"),
+        (72, 2, True, False, 2, "float16"),
+        (128, 4, True, False, 1, "bfloat16"),
+    ],
+)
+def test_attention(
+    player: vkpar.Device,
+    monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+    width: int,
+    parts: int,
+    causal: bool,
+    masked: bool,
+    splits: int,
+    dtype: str,
+) -> None:
+    """Subgroups that have queries to themselves, and such as share them; masks, keys in two parts, rising scores.
+
+    Of two tiles of keys: with more, invocations would turn more often than lavapipe counts.
+    """
+    kernel = attention._narrow(intel_info(OF_BMG, (16, 32)), dtype, width)
+    assert kernel.more.parts == parts
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: kernel)
+    monkeypatch.setattr(attention, "splits_for", lambda *_: splits)
+    tokens, keys = kernel.rows + 5, 27
+    q, k, v = (normal(rng, (2, rows, width), dtype) for rows in (tokens, keys, keys))
+    k *= 2.0 ** (np.arange(keys) // 7)[:, None].astype(np.float32)
+    mask = np.where(rng.random((tokens, keys)) < 0.3, -np.inf, normal(rng, (tokens, keys), dtype)) if masked else None
+    exact = [each.astype(np.float64) for each in (q, k, v)]
+    given = None if mask is None else player.array(mask.astype(np.float32))
+    out = vkpar.attention(*(player.array(each, dtype) for each in (q, k, v)), causal=causal, mask=given)
+    check(out, *attended(*exact, causal=causal, mask=mask, stored=dtype))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.vulkan.infos import fake_info
+from helpers.vulkan.infos import OF_BMG, OF_DG2, fake_info, intel_info
 
+from vkpar import cachedir, env
+from vkpar.abi import attention as abi
+from vkpar.doctor.devices import PATHS
+from vkpar.errors import DeviceLostError, OutOfMemoryError, VulkanError
+from vkpar.ops.attention import rates
 from vkpar.vulkan.machine.physical import DeviceInfo
 
 module = importlib.import_module("vkpar.ops.attention.kernels")
@@ -101,7 +107,7 @@ def test_other_vendors_have_no_kernel_of_subgroups() -> None:
 
 def test_weights_are_converted_where_they_are_or_in_shared_memory() -> None:
     found = chosen(gpu(), 2048)
-    assert found == ("attention_cores2_t256", 256, 128, (32, 32))
+    assert found == ("attention_cores2_t256", 256, 128, abi.CoresConstants(32, 32))
     without = tuple(name for name in MATRICES if name != "cooperativeMatrixConversions")
     assert chosen(gpu(matrix_features=without), 2048) == ("attention_cores_t256", *found[1:])
 
@@ -139,3 +145,131 @@ def test_parts_of_keys_for_matrix_cores(tokens: int, keys: int, expected: int) -
     device: Any = SimpleNamespace(info=info)
     groups = 8 * -(-4 * tokens // kernel.rows)
     assert module.splits_for(device, kernel, groups, 32 * tokens, keys, 128) == expected
+
+
+# --- matrices of eight rows ---
+
+BMG = intel_info(OF_BMG, (16, 32))
+
+
+@pytest.mark.parametrize(
+    ("info", "queries", "width", "dtype", "rows", "parts"),
+    [
+        (BMG, 24, 48, "float16", 128, 1),
+        (BMG, 2048, 64, "bfloat16", 64, 2),
+        (BMG, 2048, 96, "float16", 64, 2),
+        (BMG, 2048, 97, "float16", 32, 4),
+        (BMG, 2048, 128, "float16", 32, 4),
+        (BMG, 2048, 129, "float16", 0, 0),  # no tiles that it is measured beside
+        (BMG, 23, 128, "float16", 0, 0),
+        (BMG, 2048, 128, "float32", 0, 0),
+        (intel_info(OF_DG2, (8, 32)), 2048, 64, "float16", 0, 0),  # whose compiler spills what it takes
+        (intel_info(OF_BMG, (32, 32)), 2048, 64, "float16", 0, 0),
+        (intel_info(OF_BMG, (16, 32), max_workgroup_subgroups=15), 2048, 64, "float16", 0, 0),
+        (intel_info(OF_BMG, (16, 32), max_workgroup_invocations=255), 2048, 64, "float16", 0, 0),
+    ],
+)
+def test_matrices_of_eight_rows(
+    monkeypatch: pytest.MonkeyPatch, info: DeviceInfo, queries: int, width: int, dtype: str, rows: int, parts: int
+) -> None:
+    """Where they were measured to be faster; a subgroup has the sums of 48 columns at most."""
+    monkeypatch.setattr(rates, "faster", lambda *_: True)
+    found = chosen(info, queries, width, dtype)
+    assert (found.name == "attention_cores_t256") == (rows > 0)
+    if rows:
+        assert (found.rows, found.more) == (rows, abi.CoresConstants(16, 16, 8, 0, parts))
+        assert -(-width // 16) <= 3 * parts
+    monkeypatch.setattr(rates, "faster", lambda *_: False)
+    assert not chosen(info, queries, width, dtype).name.startswith("attention_cores")
+
+
+@pytest.mark.parametrize(
+    ("info", "want"),
+    [(BMG, True), (gpu(), True), (intel_info(OF_DG2, (8, 32)), False), (gpu(cooperative_matrix=()), False)],
+)
+def test_the_doctor_names_attention_on_matrix_cores(info: DeviceInfo, want: bool) -> None:
+    (path,) = (path for path in PATHS if path.name == "attention on matrix cores")
+    assert (path.lacks(info) == "") == module.on_cores(info, "float16") == want
+
+
+def test_they_fit_the_shared_memory() -> None:
+    for width in range(1, 129):
+        kernel = module._narrow(BMG, "float16", width)
+        slots, depth = 256 // 16 * 8, -(-width // 16)
+        units = 2 * 16 * (2 * depth + 1) + slots * 4 + kernel.rows * (2 * depth + 1)
+        need = 16 * max(units, slots * 9) + 8 * slots
+        for room, fits in ((need, True), (need - 1, False)):
+            limits = dataclasses.replace(BMG.limits, max_shared_memory=room)
+            assert (module._narrow(dataclasses.replace(BMG, limits=limits), "float16", width) is not None) == fits
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """What measurements are to give, or to raise; kept files and what is known are those of the test."""
+    kept: dict[str, bytes] = {}
+    monkeypatch.setattr(cachedir, "read", kept.get)
+    monkeypatch.setattr(cachedir, "write", kept.__setitem__)
+    monkeypatch.setattr(rates, "_known", {})
+    gives: list[Any] = []
+
+    def seconds(*_: Any) -> list[float]:
+        made = gives.pop(0)
+        if isinstance(made, Exception):
+            raise made
+        return [1e-9 * ns for ns in made]
+
+    monkeypatch.setattr(rates, "_seconds", seconds)
+    with env.override(tuning="auto"):
+        yield gives
+
+
+def asks(width: int = 128) -> bool:
+    """Ask once more in a process that knows nothing."""
+    rates._known.clear()
+    device: Any = SimpleNamespace(info=BMG)
+    kernel = module._narrow(BMG, "float16", 128)
+    return rates.faster(device, kernel, kernel, "float16", width)
+
+
+def test_what_is_faster_is_measured_once(monkeypatch: pytest.MonkeyPatch, timed: list[Any]) -> None:
+    timed += [(1e5, 2e5), (3e5, 2e5)]
+    assert [asks(), asks(), asks(120)] == [True] * 3
+    assert [asks(64), asks(64)] == [False] * 2  # rows of fewer matrices
+    assert not timed
+    with env.override(tuning="off"):
+        assert not asks()
+    monkeypatch.setattr(rates, "__version__", "another")
+    timed += [(2e5, 1e5)]
+    assert not asks()
+
+
+@pytest.mark.parametrize(
+    "gives",
+    [
+        OutOfMemoryError("VK_ERROR_OUT_OF_DEVICE_MEMORY", "vkAllocateMemory"),
+        VulkanError("VK_ERROR_UNKNOWN", "vkCreateComputePipelines"),
+        (0.0, 1e5),
+        (float("inf"), 1e5),
+    ],
+    ids=["no room", "not built", "none", "endless"],
+)
+def test_what_cannot_be_measured_is_left_alone(timed: list[Any], gives: Any) -> None:
+    timed += [gives, (1e5, 2e5)]
+    assert not asks()
+    assert asks()  # nothing was kept
+
+
+def test_a_lost_device_is_told(timed: list[Any]) -> None:
+    timed.append(DeviceLostError("VK_ERROR_DEVICE_LOST", "vkQueueSubmit"))
+    with pytest.raises(DeviceLostError):
+        asks()
+
+
+def test_captures_take_what_is_kept(monkeypatch: pytest.MonkeyPatch, timed: list[Any]) -> None:
+    monkeypatch.setattr(rates.capturing, "current", object)
+    assert not asks()
+    monkeypatch.setattr(rates.capturing, "current", lambda: None)
+    timed.append((1e5, 2e5))
+    assert asks()
+    monkeypatch.setattr(rates.capturing, "current", object)
+    assert asks()

@@ -18,11 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import cachedir, env
+from vkpar.abi import matmul as abi
 from vkpar.errors import VulkanError
-from vkpar.ops.tiles import choice, core_rates, cores, streamed
+from vkpar.ops.tiles import choice, core_rates, cores, streamed, tiled
 from vkpar.ops.tiles.choice import Choice
 from vkpar.ops.tiles.core_rates import Few, Rate, Rates
 from vkpar.ops.tiles.cores import KHR, Core
+from vkpar.ops.tiles.fragments import NARROW, WHOLE, Fragment
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
@@ -118,8 +120,26 @@ def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, 
             info = h200(subgroup_size=warp)
             limited = dataclasses.replace(info, limits=dataclasses.replace(info.limits, max_shared_memory=room))
             high, broad = core.warp_tile(warp)
-            whole = high % 16 == broad % 16 == 0
-            assert (core in cores.available(limited, "float16")) == (whole and room == need)
+            runs = high % 16 == broad % 16 == 0 and not (core.roomy and warp > 32)
+            assert (core in cores.available(limited, "float16")) == (runs and room == need)
+
+
+NVK = dataclasses.replace(h200(), driver_id=24)
+
+
+@pytest.mark.parametrize("info", [h200(subgroup_size=64), NVK], ids=["subgroups of 64", "NVK"])
+def test_some_have_no_registers_for_the_most_sums_and_long_steps(info: DeviceInfo) -> None:
+    lacking = set(cores.CORES) - set(cores.available(info, "float16"))
+    assert {(core.tile, core.threads, core.step) for core in lacking} == {((128, 128), 128, 64)}
+
+
+def test_what_is_loaded_ahead_and_rolled_is_by_the_driver() -> None:
+    """Of NVIDIA's own, two steps at once, and copies of what follows; of Mesa's for the same cards neither."""
+    for info, told in ((h200(), (1, 2, 0)), (NVK, (0, 1, 1)), (h200(subgroup_size=64), (0, 1, 0))):
+        tail = cores.CORES[0].tail(info, eights=True)
+        assert isinstance(tail, abi.CoresTail)
+        assert (tail.ahead, tail.span, tail.rolled) == told
+    assert (tiled.sums_of(h200()), tiled.sums_of(NVK)) == (128, 64)
 
 
 @pytest.mark.parametrize("warp", [8, 16, 32, 64])
@@ -359,11 +379,18 @@ def test_few_rows_are_streamed_where_that_is_faster(
 @given(m=st.integers(2, 16), n=st.integers(1, 40_000), k=st.integers(1, 40_000), batch=st.integers(1, 9))
 @pytest.mark.parametrize("warp", [4, 8, 16, 32, 64, 128])
 @pytest.mark.parametrize("turned", [False, True])
-def test_what_streams_fits_the_device(warp: int, turned: bool, m: int, n: int, k: int, batch: int) -> None:
+@pytest.mark.parametrize("fragment", [WHOLE, *NARROW], ids=lambda fragment: fragment.shape)
+def test_what_streams_fits_the_device(
+    fragment: Fragment, warp: int, turned: bool, m: int, n: int, k: int, batch: int
+) -> None:
     info = h200(subgroup_size=warp)
-    way = streamed.spread(info, m, n, k, batch, transpose_b=turned)
+    way = streamed.spread(info, m, n, k, batch, transpose_b=turned, fragment=fragment)
     if way is None:
         return
+    warp = way.tail(info, eights=True).warp
+    assert warp == (info.features.subgroup_size if fragment == WHOLE else fragment.columns)
+    assert m <= fragment.columns
+    assert way.tile[1] % fragment.rows == way.step % fragment.steps == 0
     (rows, columns), units = way.tile, way.step // streamed.UNIT
     lines, along = (columns, units) if turned else (way.step, columns // streamed.UNIT)
     assert rows == m
@@ -372,8 +399,8 @@ def test_what_streams_fits_the_device(warp: int, turned: bool, m: int, n: int, k
     assert way.shared_nbytes(warp, transpose_b=turned) <= info.limits.max_shared_memory
     assert m * columns <= 4 * way.threads  # each invocation stores four neighbours at most
     assert lines * along % warp == 0 == warp % along == warp % units  # lanes load whole lines
-    sums, sixteen = 16 * columns // 4, 16 * (units + 1)
-    assert way.shared_nbytes(warp, transpose_b=turned) * warp // way.threads // 16 >= max(sums, sixteen)
+    sums, held = fragment.columns * columns // 4, fragment.columns * (units + 1)
+    assert way.shared_nbytes(warp, transpose_b=turned) * warp // way.threads // 16 >= max(sums, held)
 
 
 def test_the_tiled_kernel_stays_where_it_is_faster() -> None:
@@ -423,7 +450,7 @@ def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(core_rates._Run, "seconds", seconds)
     limits = SimpleNamespace(max_storage_buffer_range=1 << 31, max_buffer=1 << 31)
     device: Any = SimpleNamespace(info=h200(), limits=limits, logical=None, synchronize=lambda: None)
-    made = core_rates._measured(device, (*cores.CORES, PLAIN), "float16", streams=False)
+    made = core_rates._measured(device, (*cores.CORES, PLAIN), "float16", streams=None)
     assert set(made.rates) == {*cores.CORES, PLAIN}
     for core, found in made.rates.items():
         name = len(core.kernel + core.variant("float16"))
@@ -536,5 +563,5 @@ def test_a_kernel_that_the_driver_does_not_build_leaves_products_to_the_others(m
     monkeypatch.setattr(core_rates, "_measured", refuse)
     monkeypatch.setattr(core_rates, "_load", lambda *_: None)
     with env.override(tuning="auto"):
-        made = core_rates._found(device, "float16", (BIG, PLAIN), streams=False)  # type: ignore[arg-type]
+        made = core_rates._found(device, "float16", (BIG, PLAIN), streams=None)  # type: ignore[arg-type]
     assert choice.soonest(made.rates, 132, 4096, 4096, 4096, 1, 1) is None

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from helpers.ops.words import specialized
-from helpers.vulkan.infos import fake_info
+from helpers.vulkan.infos import OF_BMG, OF_DG2
+from helpers.vulkan.infos import intel_info as intel
 
 from vkpar.abi import matmul as abi
-from vkpar.ops.tiles import choice, core_rates, cores
+from vkpar.ops.tiles import choice, core_rates, cores, streamed
 from vkpar.ops.tiles.cores import Core
 from vkpar.ops.tiles.fragments import NARROW, WHOLE, Fragment, fragment_of
 from vkpar.vulkan.machine.physical import DeviceInfo
@@ -20,21 +21,6 @@ from vkpar.vulkan.pipelines import declared
 from vkpar.vulkan.pipelines.kernel import PipelineCache, Traits, required_size
 
 SIXTEEN, EIGHT = NARROW
-OF_DG2 = ("8x8x16 f16*f16->f32", "8x8x32 s8*s8->s32")
-OF_BMG = ("8x16x16 f16*f16->f16", "8x16x16 f16*f16->f32", "8x16x16 bf16*bf16->f32")
-MATRICES = ("cooperativeMatrix", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
-
-
-def intel(
-    shapes: tuple[str, ...], sizes: tuple[int, ...], mesa: int = 26, kind: str = "discrete", **limits: int
-) -> DeviceInfo:
-    """What Mesa's driver says of a card of Intel's: subgroups of 32, and others are run."""
-    info = fake_info(vendor_id=0x8086, driver_version=mesa << 22 | 7, type=kind)
-    features = dataclasses.replace(
-        info.features, cooperative_matrix=shapes, matrix_features=MATRICES, subgroup_size=32, subgroup_sizes=sizes
-    )
-    most = {"max_workgroup_invocations": 1024, "max_shared_memory": 48 << 10, "max_workgroup_subgroups": 64} | limits
-    return dataclasses.replace(info, features=features, limits=dataclasses.replace(info.limits, **most))
 
 
 @pytest.mark.parametrize(
@@ -137,6 +123,45 @@ def test_they_are_taken_where_they_are_faster(monkeypatch: pytest.MonkeyPatch, f
     found = choice.choose(device, "float16", 512, 512, 512, 1, 1, transpose_b=True)
     assert (found is not None) == faster
     assert found is None or found.core in cores.OF_NARROW
+
+
+# --- few rows ---
+
+
+@pytest.mark.parametrize(
+    ("info", "dtype", "want"),
+    [
+        (intel(OF_BMG, (16, 32)), "float16", SIXTEEN),
+        (intel(OF_BMG, (16, 32)), "bfloat16", SIXTEEN),
+        (intel(OF_DG2, (8, 32)), "float16", EIGHT),
+        (intel(OF_DG2, (8, 32)), "bfloat16", None),
+        (intel(OF_DG2, (8, 32), 25, "integrated"), "float16", None),
+    ],
+)
+def test_few_rows_take_the_same_matrices(info: DeviceInfo, dtype: str, want: Fragment | None) -> None:
+    assert cores.streams(info, dtype) == want
+    if want is None:
+        return
+    for transpose_b in (False, True):
+        fits = [
+            streamed.spread(info, m, 14336, 4096, 1, transpose_b=transpose_b, fragment=want) is not None
+            for m in range(2, 18)
+        ]
+        assert fits == [m <= (8 if transpose_b else want.columns) for m in range(2, 18)]
+
+
+@pytest.mark.parametrize("fragment", NARROW, ids=lambda fragment: fragment.shape)
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_an_invocation_of_few_rows_has_registers_for_what_it_loads(fragment: Fragment, transpose_b: bool) -> None:
+    """At most eight units of both operands, which compilers spill nothing of; of twice as many they do."""
+    info = intel(OF_BMG, (16, 32)) if fragment == SIXTEEN else intel(OF_DG2, (8, 32))
+    way = streamed.spread(info, 8, 14336, 4096, 1, transpose_b=transpose_b, fragment=fragment)
+    assert way is not None
+    assert way.turns * (way.tile[0] + way.tile[1]) * way.step // 8 <= 8 * fragment.warp(info)
+    name, constants = "matvec_cores_f16", (0,) * 7 + way.shape(info) + (0,) * 7 + way.tail(info, eights=False)
+    told = specialized(name, constants)
+    assert (told["fm"], told["fn"], told["fk"]) == fragment
+    assert required_size(declared.shipped(name), dict(enumerate(constants)), 32) == fragment.columns
 
 
 # --- what pipelines ask for ---

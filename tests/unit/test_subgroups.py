@@ -12,6 +12,7 @@ import pytest
 from helpers.vulkan.infos import fake_info
 
 from vkpar.comm import wires
+from vkpar.ops.experts import few
 from vkpar.ops.matmul import cores, dots
 from vkpar.ops.quantized.weights import KINDS
 from vkpar.ops.tiles import cpu, matvec
@@ -67,6 +68,8 @@ def test_kernels_need_no_more_than_there_is(vendor: int, size: int, operations: 
     by_subgroups = {name for name in needs if 61 in needs[name]}  # GroupNonUniform
     assert not by_subgroups or known
     assert by_subgroups or not known or operations == "basic"
+    device: Any = SimpleNamespace(info=info)
+    assert few.usable_on(device) == (known and operations == "all")
 
 
 @pytest.mark.parametrize(

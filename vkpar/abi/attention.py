@@ -66,10 +66,16 @@ class LanesConstants(NamedTuple):
 
 
 class CoresConstants(NamedTuple):
-    """Behind :class:`AttentionConstants`: keys of a step, and the invocations of a subgroup."""
+    """Behind :class:`AttentionConstants`: keys of a step, the invocations of a subgroup and the rows of its matrices.
+
+    ``ahead``: registers hold queries, and what is loaded before it is needed; ``parts``: subgroups that share queries.
+    """
 
     keys: int
     warp: int
+    fm: int = 16
+    ahead: int = 1
+    parts: int = 1
 
 
 class Combine(NamedTuple):

@@ -245,6 +245,7 @@ class CoresTail(NamedTuple):
     fk: int
     span: int
     o_eights: int
+    rolled: int = 0
 
 
 class StreamTail(NamedTuple):
@@ -254,6 +255,9 @@ class StreamTail(NamedTuple):
     threads: int
     warp: int
     turns: int
+    fm: int = 16
+    fn: int = 16
+    fk: int = 16
 
 
 class PassesTail(NamedTuple):

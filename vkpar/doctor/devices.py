@@ -15,6 +15,7 @@ from vkpar.comm.rig.transports import mapped
 from vkpar.doctor.findings import FAILED, OK, SKIPPED, Finding
 from vkpar.doctor.place import Place
 from vkpar.errors import UnsupportedError, WaitTimeoutError
+from vkpar.ops.attention import kernels
 from vkpar.ops.tiles import cores, matvec
 from vkpar.timeouts import DOCTOR_QUEUE_SECONDS
 from vkpar.vulkan.machine import create
@@ -65,9 +66,9 @@ def _cores_of(dtype: str, extension: str) -> Callable[[DeviceInfo], str]:
 
 
 def _attention_cores(info: DeviceInfo) -> str:
-    if any(cores.offers(info, f"{kind}_t128_f16", "float16") for kind in ("attention_cores2", "attention_cores")):
+    if kernels.on_cores(info, "float16"):
         return ""
-    return "VK_KHR_cooperative_matrix of 16 x 16 x 16 float16, with whole subgroups"
+    return "VK_KHR_cooperative_matrix of 16 x 16 x 16 or 8 x 16 x 16 float16, with whole subgroups"
 
 
 def _dots(info: DeviceInfo) -> str:

@@ -23,8 +23,22 @@ _REPLACED: Final = (
     (r"gl_SubgroupID\b", "(gl_LocalInvocationID.x / WARP)"),
     (r"gl_SubgroupInvocationID\b", "(gl_LocalInvocationID.x % WARP)"),
     (r"subgroupBarrier\(\)", "barrier()"),
+    (r"subgroupAny\b", "any_of"),
+    (r"subgroupShuffleXor\b", "shuffled"),
     (r"gl_CooperativeMatrixLayoutRowMajor", "false"),
     (r"gl_CooperativeMatrixLayoutColumnMajor", "true"),
+)
+# What attention does to elements; what only subgroups see that have hidden keys, all do: barriers are the work-group's.
+_OF_ATTENTION: Final = (
+    (r"#define (NOTHING|ADD_PRODUCT|SCALE)\b.*\n", ""),
+    (r"#define EACH\(MATRIX\).*\n", ""),
+    (r"\b(limits|most|top|total|scores\[n\])\[e\]", r"\1.e[e]"),
+    (r"else if \(tile \+ KEYS > all_see\)", "else"),
+    (
+        r"SUMS sums\[BROAD\], top = SUMS\(LOWEST\), total = NOTHING;",
+        "SUMS sums[BROAD], top, total;\nFILL(top, LOWEST)\nFILL(total, 0.0)",
+    ),
+    (r"(\w+\[\w\]) = NOTHING;", r"{ FILL(\1, 0.0) }"),
 )
 # What narrow matrices take nothing of: matrices ahead of what multiplies them, two steps at once, subgroups with more
 # than two rows of matrices, more than four steps of these. CPU drivers would compile it for long.
@@ -69,6 +83,8 @@ _CALLS: Final = r"""
         uint line_ = TURNED ? c_ : r_, place_ = TURNED ? r_ : c_; \
         INTO[(AT) + line_ * (PITCH) + place_ / 4u][place_ % 4u] = floatBitsToUint(M.e[i_]); \
     }
+#define EACH(M) [[dont_unroll]] for (uint e = 0u; e < high_of(M.kind) * broad_of(M.kind); e++)
+#define SCALE(M, FACTORS) EACH(M) M.e[e] *= FACTORS.e[e]
 #define ADD_PRODUCT(SUMS, X, Y) \
     EACH_ELEMENT(SUMS) { \
         [[dont_unroll]] for (uint k_ = 0u, deep_ = broad_of(X.kind); k_ < deep_; k_++) { \
@@ -76,23 +92,47 @@ _CALLS: Final = r"""
         } \
     }
 """
+# Of the whole work-group, which may know of more than a subgroup does, but not of less.
+_EXCHANGED: Final = """
+shared float swapped[THREADS];
+shared uint flag;
+bool any_of(bool it_is) {
+    if (gl_LocalInvocationID.x == 0u) flag = 0u;
+    barrier();
+    if (it_is) flag = 1u;
+    barrier();
+    bool found = flag != 0u;
+    barrier();
+    return found;
+}
+float shuffled(float value, uint bits) {
+    swapped[gl_LocalInvocationID.x] = value;
+    barrier();
+    float other = swapped[gl_LocalInvocationID.x ^ bits];
+    barrier();
+    return other;
+}
+"""
 
 
 @functools.cache
 def module(kernel: str, threads: int, *, bfloat: bool) -> bytes:
-    """Return the SPIR-V of a kernel of ``shaders/`` by plain arrays."""
+    """Return the SPIR-V of a kernel of ``shaders/`` by plain arrays; 0 threads: a constant says how many."""
     path = SHADERS / f"{kernel}.comp"
     text, missing = includes.expand(path.read_text(), path.name, path.parent, ())
     assert not missing
-    return shader.compile_glsl(played(text), {"BFLOAT": str(int(bfloat)), "THREADS": str(threads)})
+    sizes = {"THREADS": str(threads)} if threads else {}
+    kind = {"BFLOAT": str(int(bfloat)), "K_TYPE": "BF16" if bfloat else "F16"}
+    return shader.compile_glsl(played(text), kind | sizes)
 
 
 def played(text: str) -> str:
     """Return GLSL whose matrices are plain arrays."""
-    for pattern, made in _UNUSED if "AHEAD" in text else ():
+    attends = "SLACK" in text
+    for pattern, made in _OF_ATTENTION if attends else _UNUSED if "AHEAD" in text else ():
         text, found = re.subn(pattern, made, text)
         assert found, f"nothing is {pattern}"
-    header = _HALF
+    header = _HALF + (_EXCHANGED if attends else "")
     for rows, columns, use in dict.fromkeys(_MATRIX.findall(text)):
         sums = use == "Accumulator"
         element = "uintBitsToFloat(unit[i])" if sums else "half_of(unit[i / 2u], i % 2u)"
@@ -109,12 +149,12 @@ def played(text: str) -> str:
 
 def play(monkeypatch: pytest.MonkeyPatch, kernels: str) -> None:
     """Let devices have kernels by plain arrays in place of the shipped ones, whose names match ``kernels``."""
-    named = re.compile(rf"({kernels})_(f16|bf16)(?:_t(\d+))?")
+    named = re.compile(rf"({kernels})(?:_t(\d+))?_(f16|bf16)(?:_t(\d+))?")
     spirv_of, declares_of = shader.shipped, declared.shipped
 
     def found(name: str) -> bytes | None:
         match = named.fullmatch(name)
-        return module(match[1], int(match[3] or 0), bfloat=match[2] == "bf16") if match else None
+        return module(match[1], int(match[2] or match[4] or 0), bfloat=match[3] == "bf16") if match else None
 
     def spirv(name: str) -> bytes:
         return found(name) or spirv_of(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import fields
 from typing import Any
 
@@ -49,3 +50,25 @@ def fake_info(index: int = 0, **changes: Any) -> DeviceInfo:
         "handle": None,
     }
     return DeviceInfo(**(members | changes))
+
+
+OF_DG2 = ("8x8x16 f16*f16->f32", "8x8x32 s8*s8->s32")
+OF_BMG = ("8x16x16 f16*f16->f16", "8x16x16 f16*f16->f32", "8x16x16 bf16*bf16->f32")
+_MATRICES = ("cooperativeMatrix", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
+
+
+def intel_info(
+    shapes: tuple[str, ...], sizes: tuple[int, ...], mesa: int = 26, kind: str = "discrete", **limits: int
+) -> DeviceInfo:
+    """What Mesa's driver says of a card of Intel's: subgroups of 32, and others are run."""
+    info = fake_info(vendor_id=0x8086, driver_version=mesa << 22 | 7, type=kind)
+    features = dataclasses.replace(
+        info.features,
+        cooperative_matrix=shapes,
+        matrix_features=_MATRICES,
+        subgroup_size=32,
+        subgroup_sizes=sizes,
+        subgroup_operations=("basic", "vote", "arithmetic", "ballot", "shuffle"),
+    )
+    most = {"max_workgroup_invocations": 1024, "max_shared_memory": 48 << 10, "max_workgroup_subgroups": 64} | limits
+    return dataclasses.replace(info, features=features, limits=dataclasses.replace(info.limits, **most))

@@ -12,6 +12,7 @@ from vkpar.arrays.array import Array
 from vkpar.arrays.layout import broadcast_strides
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.attention import kernels
+from vkpar.ops.attention.form import Kernel
 from vkpar.ops.attention.kvcache import KVCache
 from vkpar.ops.call import kept, landing
 from vkpar.ops.call.call import Call, key_of, repeat
@@ -175,7 +176,7 @@ class _Way(NamedTuple):
         counted: blocks that have a counter, of all heads and batches.
     """
 
-    kernel: kernels.Kernel
+    kernel: Kernel
     blocks: int
     splits: int
     counted: int

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from vkpar.abi import attention as abi
 from vkpar.errors import UnsupportedError
+from vkpar.ops.attention import rates
+from vkpar.ops.attention.form import ROWS, WARPS, Kernel
 from vkpar.ops.call.checks import SHORT
 from vkpar.ops.call.makes import make_of
 from vkpar.ops.call.work import WARP, ceil_power, group_size, has_warps
 from vkpar.ops.tiles.cores import offers
+from vkpar.ops.tiles.fragments import NARROW, fragment_of
 from vkpar.ops.tiles.occupancy import units_of
 
 if TYPE_CHECKING:
@@ -24,12 +27,13 @@ CORES_CONVERTING: Final = "attention_cores2"
 LEAST_THREADS: Final = 64
 _SMALL: Final = "attention_small"
 _TILED: Final = "attention_tiled"
-_WARPS: Final = "attention_warps_rows"
-_ROWS: Final = "attention_rows"
 _TILED_THREADS: Final = (128, 256)  # of eight rows an invocation, and of four
 _MOST_TILED: Final = 128  # elements of a row
 _TILED_SHARED: Final = (28_672, 30_720)  # bytes of shared memory, of both
 _MOST_OF_CORES: Final = 256  # elements of a row
+_USUAL_WIDTH: Final = 64
+# Of matrices of eight rows: what invocations of their subgroups have registers for, the sums of so many of them each.
+_NARROW_THREADS, _NARROW_KEYS, _NARROW_SUMS = 256, 16, 3
 _MOST_TURNS: Final = 50_000  # of loops in an invocation on CPU drivers: some stop at 65,535
 _MOST_SPLITS: Final = 64
 _SHARED_OF_PARTS: Final = 12 * _MOST_SPLITS  # bytes for a row, where the kernel itself brings parts together
@@ -65,27 +69,6 @@ class Tuning:
 tuning = Tuning()
 
 
-class Kernel(NamedTuple):
-    """Which kernel runs, and how.
-
-    Attributes:
-        name: of the kernel, but for the type of the keys.
-        threads: invocations of a work-group.
-        rows: queries that a work-group takes.
-        more: further constants of the kernel.
-    """
-
-    name: str
-    threads: int
-    rows: int
-    more: tuple[int, ...] = ()
-
-    @property
-    def finishes(self) -> bool:
-        """True where the last work-group of some queries brings their parts together; else another kernel does."""
-        return self.name.startswith((_ROWS, _WARPS))
-
-
 def kernel_for(device: Device, queries: int, q_type: str, k_type: str, width: int) -> Kernel:
     """Return the kernel for so many queries that share a head of keys."""
     if queries >= tuning.cores and q_type == k_type:
@@ -100,15 +83,17 @@ def kernel_for(device: Device, queries: int, q_type: str, k_type: str, width: in
     most = min(tuning.rows, make_of(device.info).rows)
     less = most < tuning.rows  # invocations have registers for half of what others keep
     if queries >= tuning.tiled and width <= _MOST_TILED and limits.max_shared_memory >= _TILED_SHARED[less]:
-        return Kernel(f"{_TILED}_rows4" if less else _TILED, _TILED_THREADS[less], 64)
+        plain = Kernel(f"{_TILED}_rows4" if less else _TILED, _TILED_THREADS[less], 64)
+        narrow = _narrow(device.info, k_type, width) if q_type == k_type else None
+        return narrow if narrow and rates.faster(device, narrow, plain, k_type, width) else plain
     warps = has_warps(device.info, "vote", "shuffle") and chunks <= WARP and threads % WARP == 0
     shared = _shared_of_warps if warps else _shared_of_tiles
     rows = 1 if queries == 1 else 4 if queries <= 4 else most
     while rows > 1 and shared(threads, rows, chunks) > limits.max_shared_memory:
         rows = 4 if rows == 8 else 1
     if warps:
-        return Kernel(f"{_WARPS}{rows}", threads, rows, abi.LanesConstants(16 if chunks <= 16 else 32, WARP))
-    return Kernel(f"{_ROWS}4_slim" if less and rows == 4 else f"{_ROWS}{rows}", threads, rows)
+        return Kernel(f"{WARPS}{rows}", threads, rows, abi.LanesConstants(16 if chunks <= 16 else 32, WARP))
+    return Kernel(f"{ROWS}4_slim" if less and rows == 4 else f"{ROWS}{rows}", threads, rows)
 
 
 def _shared_of_tiles(threads: int, rows: int, chunks: int) -> int:
@@ -139,6 +124,29 @@ def _cores(info: DeviceInfo, dtype: str, width: int) -> Kernel | None:
         if threads <= limits.max_workgroup_invocations and 16 * units + 8 * rows <= limits.max_shared_memory:
             return Kernel(f"{kind}_t{threads}", threads, rows, abi.CoresConstants(keys, warp))
     return None
+
+
+def _narrow(info: DeviceInfo, dtype: str, width: int) -> Kernel | None:
+    """Return the kernel of matrix cores whose matrices have eight rows of sixteen; None where a device has no such."""
+    fragment, threads, limits = fragment_of(info, dtype), _NARROW_THREADS, info.limits
+    if fragment != NARROW[0] or not offers(info, f"{CORES}_t{threads}_{SHORT[dtype]}", dtype, fragment):
+        return None
+    warp, depth, parts = fragment.warp(info), -(-width // 16), 1
+    while -(-depth // parts) > _NARROW_SUMS:
+        parts *= 2
+    slots = threads // warp * fragment.rows
+    units = max((2 * _NARROW_KEYS + slots // parts) * (2 * depth + 1) + slots * 4, slots * 9)
+    if threads > limits.max_workgroup_invocations or threads // warp > limits.max_workgroup_subgroups:
+        return None
+    if 16 * units + 8 * slots > limits.max_shared_memory:
+        return None
+    own = abi.CoresConstants(_NARROW_KEYS, warp, fragment.rows, ahead=0, parts=parts)
+    return Kernel(f"{CORES}_t{threads}", threads, slots // parts, own)
+
+
+def on_cores(info: DeviceInfo, dtype: str) -> bool:
+    """Tell whether a device runs a kernel of matrix cores on rows of a type, which may be measured first."""
+    return _cores(info, dtype, _USUAL_WIDTH) is not None or _narrow(info, dtype, _USUAL_WIDTH) is not None
 
 
 def combining(device: Device, width: int) -> int:

@@ -1,4 +1,4 @@
-"""What is known of GPUs by their maker, where drivers do not say it: how their kernels are chosen."""
+"""What is known of GPUs by their maker or driver, where drivers do not say it: how their kernels are chosen."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ class Make(NamedTuple):
         rows: queries of attention that an invocation keeps scores and sums of, at most.
         matrices_since: the version of the driver from which on integrated GPUs list matrices of 8x8x16 only where they
             have units for them.
+        brief: kernels of matrix cores load nothing ahead, and what follows their products is a loop: the compiler
+            spills registers otherwise, and takes seconds.
     """
 
     warps: bool = False
     sums: int = 64
     rows: int = 8
     matrices_since: int = 0
+    brief: bool = False
 
 
 # By PCI's number of the maker. 128 sums take some 200 registers: a unit of NVIDIA's still holds eight subgroups of
@@ -32,9 +35,11 @@ _MAKES: Final = {
     0x10DE: Make(warps=True, sums=128),
     0x8086: Make(sums=32, rows=4, matrices_since=26),
 }
+_NVK: Final = 24  # Mesa's driver for NVIDIA's cards
+_OF_DRIVERS: Final = {_NVK: Make(warps=True, brief=True)}
 _OTHERS: Final = Make()
 
 
 def make_of(info: DeviceInfo) -> Make:
-    """Return what is known of a device's make."""
-    return _MAKES.get(info.vendor_id, _OTHERS)
+    """Return what is known of a device's make, or of its driver where that differs from others of the make."""
+    return _OF_DRIVERS.get(info.driver_id) or _MAKES.get(info.vendor_id, _OTHERS)

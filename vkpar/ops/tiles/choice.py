@@ -65,11 +65,12 @@ def choose(
     """
     if dtype == "float32" or m == 1 or not (cores := available(device.info, dtype)):
         return None
-    found = measured(device, dtype, (*cores, PLAIN), streams=streams(device.info, dtype))
+    fragment = streams(device.info, dtype)
+    found = measured(device, dtype, (*cores, PLAIN), streams=fragment)
     units = occupancy.units_of(device.info)
     few = found.few[transpose_b] if found.few else None
-    if few and whole and few.streamed:
-        way = streamed.spread(device.info, m, n, k, batch, transpose_b=transpose_b)
+    if few and whole and few.streamed and fragment:
+        way = streamed.spread(device.info, m, n, k, batch, transpose_b=transpose_b, fragment=fragment)
         other = few.rows_of(m) if m <= matvec.MOST_ROWS else few.cores
         if way is not None and few.streamed < other:
             return Choice(way, 1, k)

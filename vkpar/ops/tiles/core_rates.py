@@ -25,7 +25,7 @@ from vkpar.abi.words import pack
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError, within_limits
 from vkpar.ops.call.checks import FLOATS
 from vkpar.ops.tiles import matvec, occupancy, streamed
-from vkpar.ops.tiles.fragments import WHOLE
+from vkpar.ops.tiles.fragments import WHOLE, Fragment
 from vkpar.vulkan import capturing, query
 from vkpar.vulkan.machine.physical import ALIGNMENT
 
@@ -134,7 +134,7 @@ _known: dict[tuple[object, ...], Measured] = {}
 _lock = threading.Lock()
 
 
-def measured(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bool = False) -> Measured:
+def measured(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: Fragment | None = None) -> Measured:
     """Return what was measured of kernels: in this process, an earlier one, or now.
 
     With VKPAR_TUNING=off, where bindings or memory are too small or there are no timestamps to measure by, and inside a
@@ -144,7 +144,7 @@ def measured(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bo
         device: whose.
         dtype: of both operands.
         cores: the kernels.
-        streams: the device runs the kernel of :mod:`vkpar.ops.tiles.streamed`, too.
+        streams: the matrices by which the device runs the kernel of :mod:`vkpar.ops.tiles.streamed`, too.
     """
     info = device.info
     key = (info.device_uuid, info.driver_uuid, info.driver_version, dtype, cores, streams)
@@ -158,18 +158,18 @@ def measured(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bo
         return _known[key]
 
 
-def _file(info: DeviceInfo, dtype: str, *, streams: bool) -> tuple[str, dict[str, object]]:
+def _file(info: DeviceInfo, dtype: str, *, streams: Fragment | None) -> tuple[str, dict[str, object]]:
     """Return the name of the file that keeps rates, and what it says that these are about."""
-    about: dict[str, object] = {"format": _FORMAT, "vkpar": __version__, "streams": streams}
+    about: dict[str, object] = {"format": _FORMAT, "vkpar": __version__, "streams": streams and streams.shape}
     about["driver"] = [info.driver_uuid, info.driver_version]
     return f"products-{info.device_uuid}-{dtype}.json", about
 
 
-def _kept(info: DeviceInfo, dtype: str, cores: tuple[Core, ...], *, streams: bool) -> Measured | None:
+def _kept(info: DeviceInfo, dtype: str, cores: tuple[Core, ...], *, streams: Fragment | None) -> Measured | None:
     return _load(*_file(info, dtype, streams=streams), cores) if env.get().tuning == "auto" else None
 
 
-def _found(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bool) -> Measured:
+def _found(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: Fragment | None) -> Measured:
     if env.get().tuning == "off":
         return assumed(cores)
     kept = _kept(device.info, dtype, cores, streams=streams)
@@ -185,7 +185,7 @@ def _found(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bool
     except VulkanError as error:
         if streams:  # the kernel of few rows may be all that it does not build
             _log.info("%s does not build its kernels of matrix cores, or not that of few rows: %s", device, error)
-            return _found(device, dtype, cores, streams=False)
+            return _found(device, dtype, cores, streams=None)
         _log.warning("%s does not build its kernels of matrix cores, which are left alone: %s", device, error)
         return assumed(tuple(core for core in cores if core.tiled))
     if not _sound(made):
@@ -247,7 +247,7 @@ def assumed(cores: tuple[Core, ...]) -> Measured:
     return Measured(made)
 
 
-def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: bool) -> Measured:
+def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: Fragment | None) -> Measured:
     """Return what kernels take with one tile, two, and four for each of the device's units; and what few rows take."""
     device.synchronize()
     units = occupancy.units_of(device.info)
@@ -296,12 +296,16 @@ def _times(device: Device, dtype: str, runs: list[_Run], built: list[Future[Pipe
     return {run: 1e9 * min(times) for run, *times in zip(runs, *rounds, strict=True)}
 
 
-def _few_runs(device: Device, low: Core, dtype: str, columns: int, *, transpose_b: bool, streams: bool) -> list[_Run]:
+def _few_runs(
+    device: Device, low: Core, dtype: str, columns: int, *, transpose_b: bool, streams: Fragment | None
+) -> list[_Run]:
     """Return products of few rows: by the tiles of ``low``, by the kernel of few rows, and by that of matrix cores."""
     m = _FEW[-1]
     runs = [_tiles(device, low, dtype, 1, columns // low.tile[1], k=FEW_STEPS, m=m, transpose_b=transpose_b)]
     runs += [_few(device, dtype, rows, columns, transpose_b=transpose_b) for rows in _FEW]
-    way = streamed.spread(device.info, m, columns, FEW_STEPS, 1, transpose_b=transpose_b) if streams else None
+    info, way = device.info, None
+    if streams is not None:
+        way = streamed.spread(info, m, columns, FEW_STEPS, 1, transpose_b=transpose_b, fragment=streams)
     if way is not None:
         groups = -(-columns // way.tile[1])
         runs.append(_tiles(device, way, dtype, 1, groups, k=FEW_STEPS, m=m, transpose_b=transpose_b))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vkpar.abi import matmul as abi
 from vkpar.ops.call.checks import SHORT
+from vkpar.ops.call.makes import make_of
 from vkpar.ops.tiles import streamed, tiled
 from vkpar.ops.tiles.fragments import NARROW, WHOLE, Fragment, fragment_of, has
 from vkpar.vulkan.pipelines import declared
@@ -32,6 +33,7 @@ class Core:
         span: steps that are loaded at once, 1 or 2; 1 in any case by subgroups without registers for two.
         fragment: the matrices of subgroups that it is for.
         since: the driver's version from which on its compiler spills nothing of it.
+        roomy: it is for invocations with registers for matrices ahead of what multiplies them.
     """
 
     kernel: str
@@ -41,6 +43,7 @@ class Core:
     span: int = 1
     fragment: Fragment = WHOLE
     since: int = 0
+    roomy: bool = False
 
     @property
     def tiled(self) -> bool:
@@ -72,9 +75,14 @@ class Core:
         if self.tiled:
             return tiled.tail(tiled.sides(self.tile), tiled.sums_of(info))
         warp = self.fragment.warp(info)
-        roomy = warp <= _WIDEST_AHEAD and self.fragment == WHOLE
-        span = self.span if roomy else 1
-        return abi.CoresTail(self.step, *self.warp_tile(warp), warp, roomy, *self.fragment, span, eights)
+        ahead, brief = self.ahead(info), make_of(info).brief
+        span = self.span if ahead else 1
+        return abi.CoresTail(self.step, *self.warp_tile(warp), warp, ahead, *self.fragment, span, eights, brief)
+
+    def ahead(self, info: DeviceInfo) -> bool:
+        """Tell whether invocations have registers for matrices that are loaded ahead of what multiplies them."""
+        narrow = self.fragment.warp(info) <= _WIDEST_AHEAD
+        return narrow and self.fragment == WHOLE and not make_of(info).brief
 
     def warp_tile(self, warp: int) -> tuple[int, int]:
         """Return what a subgroup of ``warp`` invocations makes of the tile: halves of it, of the longer side first."""
@@ -100,7 +108,7 @@ class Core:
         warp, limits = self.fragment.warp(info), info.limits
         if limits.max_workgroup_invocations < self.threads or self.threads % warp:
             return False
-        if limits.max_shared_memory < self.shared_nbytes(warp):
+        if limits.max_shared_memory < self.shared_nbytes(warp) or (self.roomy and not self.ahead(info)):
             return False
         asked = self.fragment != WHOLE  # for subgroups of that size
         if info.driver_version >> 22 < self.since or (asked and self.threads // warp > limits.max_workgroup_subgroups):
@@ -114,7 +122,7 @@ class Core:
 CORES: Final = (
     Core(KHR, 256, (128, 256), 32, 2),
     Core(KHR, 128, (128, 128), 32),
-    Core(KHR, 128, (128, 128), 64),
+    Core(KHR, 128, (128, 128), 64, roomy=True),
     Core(KHR, 256, (128, 192), 64),
     Core(KHR, 256, (128, 64), 64),
     Core(KHR, 128, (64, 64), 64),
@@ -149,6 +157,7 @@ def offers(info: DeviceInfo, module: str, dtype: str, fragment: Fragment = WHOLE
     return has(info, fragment, dtype) and not missing(declared.shipped(module).capabilities, info.features)
 
 
-def streams(info: DeviceInfo, dtype: str) -> bool:
-    """Tell whether a device runs the kernel of :mod:`vkpar.ops.tiles.streamed` on a type of halves."""
-    return offers(info, f"{streamed.KERNEL}_{SHORT[dtype]}", dtype)
+def streams(info: DeviceInfo, dtype: str) -> Fragment | None:
+    """Return the matrices by which a device runs the kernel of :mod:`vkpar.ops.tiles.streamed`; None: it does not."""
+    fragment = fragment_of(info, dtype)
+    return fragment if fragment and offers(info, f"{streamed.KERNEL}_{SHORT[dtype]}", dtype, fragment) else None
