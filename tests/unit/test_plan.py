@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError, UnsupportedError, WeightsError
+from vkpar.ops.tiles.cpu import ON_GPUS, Weights
 from vkpar.parallel import ModelSpec, spec_of
 from vkpar.parallel.cut.heads import split_heads
 from vkpar.parallel.cut.modules import parse_modules
@@ -255,6 +256,23 @@ def test_pieces_and_scratch_memory_of_several_formats(cache: str) -> None:
     large = Widths(8192, 8192, 1024, 28672)
     assert block_nbytes(large, rows, mixed) >= max(block_nbytes(large, rows, each) for each in alone)
     assert block_nbytes(large, 1, mixed) >= max(block_nbytes(large, 1, each) for each in alone)
+
+
+@pytest.mark.parametrize("cache", ["float16", "float32"])
+def test_each_device_unpacks_as_its_products_do(cache: str) -> None:
+    """Beside a CPU driver nothing is rounded, and a GPU unpacks as large pieces as ever."""
+    gpu, processor = ON_GPUS, Weights(halves=False, turned=False, lanes=False)
+    spec = replace(LLAMA, weights="q4_k", cache=cache)
+    plain = replace(spec, weights="float32")
+    for ways in ((gpu, processor), (processor, gpu), (processor, processor), (gpu, gpu)):
+        made = choose(spec, replace(rig(2), products=ways), even(2), mode="tensor")
+        without = choose(plain, replace(rig(2, free=100 * GIB), products=ways), even(2), mode="tensor")
+        for rank, way in enumerate(ways):
+            assert stored_as(spec, ways, rank).halves == (cache == "float16" and processor not in ways)
+            if cache == "float16" and processor not in ways:
+                continue  # inputs are rounded, and results are shorter
+            more = made.memory[rank].activations - without.memory[rank].activations
+            assert more > 64 << 20 if way is gpu else 0 < more < 64 << 20
 
 
 # ---- choices ----

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 from vkpar import dtypes
 from vkpar.ops.attention.kvcache import PITCH
 from vkpar.ops.attention.kvcaches import room_of
+from vkpar.ops.tiles.cpu import Weights
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.scratch import Stored, Widths, block_nbytes, most_rows, slices_nbytes, stored_as
@@ -131,7 +132,7 @@ class Footprint:
         return {"a block's keys": keys * dtypes.resolve(spec.cache).itemsize}
 
     def activations(
-        self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int, *, turned: bool = False
+        self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int, devices: Sequence[Weights] = ()
     ) -> int:
         """Return the bytes of what a rank computes for a ``piece`` of a prompt, and a captured step.
 
@@ -141,9 +142,9 @@ class Footprint:
             context: tokens of a text.
             batch: texts. Prompts of a decoder's are run one after the other, and a step takes a token of each.
             piece: the most tokens that go through the blocks together.
-            turned: its products take copies of transposed weights.
+            devices: by rank how its device takes weights; none where all are GPUs.
         """
-        stored = stored_as(spec)._replace(turned=turned)
+        stored = stored_as(spec, devices, rank)
         stages = len(self.streams) if self.mode == "layer" else 1
         unpacks = stored.quantized
         rows = most_rows(context, stages, piece, unpacks=unpacks) if spec.decoder else batch * context

@@ -138,19 +138,19 @@ class Stored(NamedTuple):
         quantized: products of many rows unpack weights, some rows at a time.
         widened: they convert whole float16 weights. A file may have weights of either kind.
         table: bytes of an element of the embedding table.
-        turned: products of many rows take copies of the weights' transposes.
+        device: how the rank's device takes weights.
     """
 
     halves: bool = False
     quantized: bool = False
     widened: bool = False
     table: int = _F32
-    turned: bool = False
+    device: cpu.Weights = cpu.ON_GPUS
 
     def made(self, rows: int, outputs: int, inputs: int) -> list[int]:
         """Return the bytes of what a product has its weight made anew in, piece by piece."""
         pieces = self._unpacked(rows, outputs, inputs)
-        if not self.turned or not inputs or not outputs:
+        if not self.device.turned or not inputs or not outputs:
             return pieces
         most = self._at_once(rows, outputs, inputs)
         parts = [min(most, outputs - start) for start in range(0, outputs, most)]
@@ -160,9 +160,9 @@ class Stored(NamedTuple):
 
     def _unpacked(self, rows: int, outputs: int, inputs: int) -> list[int]:
         """Return the bytes of what packed weights are made in, and of those converted: CPUs for few rows, too."""
-        if rows == 1 and self.quantized and self.turned:  # a kernel reads them as they are
+        if rows == 1 and self.quantized and self.device.lanes:  # a kernel reads them as they are
             return []
-        if not inputs or not outputs or (rows <= MOST_ROWS and not (self.quantized and not self.halves)):
+        if not inputs or not outputs or (rows <= MOST_ROWS and not (self.quantized and not self.device.halves)):
             return []
         if not self.quantized:
             return [outputs * inputs * self.itemsize] if self.widened else []
@@ -173,7 +173,7 @@ class Stored(NamedTuple):
     def _at_once(self, rows: int, outputs: int, inputs: int) -> int:
         """Return how many of a weight's rows are made anew together: of float16 ones among others all."""
         whole = not self.quantized or (self.widened and rows > MOST_ROWS)
-        return outputs if whole else scratch.rows_at_once(inputs, self.itemsize, halves=self.halves)
+        return outputs if whole else scratch.rows_at_once(inputs, self.itemsize, halves=self.device.halves)
 
     @property
     def itemsize(self) -> int:
@@ -181,12 +181,21 @@ class Stored(NamedTuple):
         return _HALF if self.halves else _F32
 
 
-def stored_as(spec: ModelSpec) -> Stored:
-    """Return how a model's weights and inputs meet; where weights are halves and the cache is not, CPUs compute."""
+def stored_as(spec: ModelSpec, devices: Sequence[cpu.Weights] = (), rank: int = 0) -> Stored:
+    """Return how a model's weights and inputs meet on a rank.
+
+    Args:
+        spec: the model.
+        devices: by rank how its device takes weights; none where all are GPUs. One that is none keeps inputs from
+            being rounded on all.
+        rank: the rank.
+    """
     kinds, table = spec.product_kinds, spec.table
-    halves = spec.cache == "float16" and spec.weights not in ("float32", "bfloat16")
+    rounds = all(device.halves for device in devices)
+    halves = rounds and spec.cache == "float16" and spec.weights not in ("float32", "bfloat16")
     itemsize = dtypes.resolve(table).itemsize if table and table not in FORMATS else _HALF
-    return Stored(halves, unpacks_some(kinds), "float16" in kinds and not halves, itemsize)
+    device = devices[rank] if devices else cpu.ON_GPUS
+    return Stored(halves, unpacks_some(kinds), "float16" in kinds and not halves, itemsize, device)
 
 
 class _Memory:
