@@ -51,6 +51,7 @@ CONFIGS = {
     "window": replace(SMALL, window=5),
     "mixtral": replace(SMALL, experts=5, active=2),
     "qwen3moe": replace(SMALL, family="qwen3moe", intermediate=32, experts=8, active=3, head_dim=32, normed=False),
+    "qwen2moe": replace(SMALL, family="qwen2moe", intermediate=32, experts=6, active=2, shared=96, normed=False),
     "wide window": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64, window=7),
     "wide qwen3": replace(SMALL, family="qwen3", layers=1, hidden=256, intermediate=256, head_dim=64),
     "wide": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64),  # what a row split slices
@@ -98,6 +99,11 @@ CASES = [
     pytest.param("qwen3moe", "LL", "expert", (1, 1), marks=RARE),
     pytest.param("qwen3moe", "LS", "expert", (1, 1), marks=RARE),
     pytest.param("qwen3moe", "LL", "layer", (1, 1), marks=RARE),
+    ("qwen2moe", "L", "single", (1,)),
+    ("qwen2moe", "LLL", "tensor", (1, 0, 1)),
+    ("qwen2moe", "LL", "expert", (3, 1)),
+    pytest.param("qwen2moe", "LLL", "layer", (1, 1, 1), marks=RARE),
+    pytest.param("qwen2moe", "LS", "tensor", (3, 1), marks=RARE),
     ("llama3", "LL", "single", (0, 1)),
     ("llama", "LS", "tensor", (1, 1)),
     pytest.param("llama", "LS", "layer", (1, 1), marks=RARE),
@@ -209,7 +215,7 @@ def test_fifty_turns_launch_the_same_graph(rig: Rig) -> None:
         assert counted[-1] == counted[5]
 
 
-@pytest.mark.parametrize("name", ["llama", "mixtral"])
+@pytest.mark.parametrize("name", ["llama", "mixtral", "qwen2moe"])
 def test_sums_of_the_captured_step_are_fused_on_gpus(rigs: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Each block's two sums take the place of a product's store and of the norm after them, on both ranks."""
     added = expected(name, 2, "f32")[2]
@@ -353,12 +359,18 @@ def test_gguf_files(rig: Rig, tmp_path: Path, kind: str) -> None:
         ("f16", "llama", "expert"),
         pytest.param("q4_0", "llama", "expert", marks=RARE),
         pytest.param("bf16", "qwen3moe", "row", marks=RARE),
+        ("q8_0", "qwen2moe", "tensor"),
+        ("q4_0", "qwen2moe", "expert"),
+        pytest.param("q4_k_m", "qwen2moe", "layer", marks=RARE),
+        pytest.param("f16", "qwen2moe", "row", marks=RARE),
     ],
 )
 def test_gguf_files_of_mixtures(rig: Rig, tmp_path: Path, kind: str, family: str, mode: str) -> None:
     """The experts of a block are one tensor, which is cut by their width, or dealt out."""
     pytest.importorskip("gguf")
-    config = replace(CONFIGS["wide"], family=family, layers=1 + (mode == "layer"), experts=4, active=2)
+    shared = 512 * (family == "qwen2moe")
+    sizes = {"layers": 1 + (mode == "layer"), "experts": 4, "active": 2, "shared": shared, "normed": not shared}
+    config = replace(CONFIGS["wide"], family=family, **sizes)
     tensors = tiny.weights(config, 2)
     tiny.write_gguf(tmp_path / "m.gguf", config, tensors, kind)
     held = dequantised(config, tensors, kind)
@@ -367,10 +379,11 @@ def test_gguf_files_of_mixtures(rig: Rig, tmp_path: Path, kind: str, family: str
     check_file(rig, tmp_path / "m.gguf", config, held, "LL", mode)
 
 
-def test_experts_of_folders_one_by_one_and_together(rig: Rig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["qwen3moe", "qwen2moe"])
+def test_experts_of_folders_one_by_one_and_together(rig: Rig, tmp_path: Path, family: str) -> None:
     """As transformers saves them, and as its fifth version holds them."""
     pytest.importorskip("safetensors")
-    config, weights = CONFIGS["qwen3moe"], dict(weights_of("qwen3moe"))
+    config, weights = CONFIGS[family], dict(weights_of(family))
     tiny.write_folder(tmp_path, config)
     value, bound = reference.bounded(config, tiny.weights(config), PROMPT)
     with open_model(tmp_path) as file:
@@ -386,7 +399,7 @@ def test_experts_of_folders_one_by_one_and_together(rig: Rig, tmp_path: Path) ->
             for part in ("gate", "up", "down")
         )
         weights |= {f"{own}gate_up_proj": np.concatenate([gate, up], axis=1), f"{own}down_proj": down}
-    value, bound = reference.bounded(config, weights_of("qwen3moe"), PROMPT)
+    value, bound = reference.bounded(config, weights_of(family), PROMPT)
     with Llama(config, weights, rig("L"), place(spec_of(config), "single", [Fraction(1)]), context=32) as model:
         logits = model.prefill(PROMPT, logits=True)
         assert logits is not None
@@ -419,6 +432,14 @@ def test_wrong_experts_are_named_before_anything_is_allocated(rig: Rig, tmp_path
         given |= {} if tensor is None else {key: tensor}
         with pytest.raises(error, match=message):
             Llama(config, given, comm, placement)
+    shared, given = CONFIGS["qwen2moe"], dict(weights_of("qwen2moe"))
+    name = "model.layers.1.mlp.shared_expert_gate.weight"
+    del given[name]
+    with pytest.raises(InvalidUsageError, match=f"no tensor {name}"):
+        Llama(shared, given, comm, place(spec_of(shared), "single", [Fraction(1)]))
+    given[name] = np.zeros((2, 64), np.float32)
+    with pytest.raises(InvalidUsageError, match=rf"{name} has shape \(2, 64\)"):
+        Llama(shared, given, comm, place(spec_of(shared), "single", [Fraction(1)]))
     assert comm.devices[0].memory().arrays == before
     pytest.importorskip("safetensors")
     tiny.write_folder(tmp_path, config)

@@ -130,11 +130,12 @@ def experts_of(config: Config, weights: Container[str], names: Names) -> ExpertN
 
 
 def routers_of(config: Config, names: Names) -> frozenset[str]:
-    """Return the names of routers, which files keep as floats."""
+    """Return the names of what weighs experts: routers and shares, which files keep as floats."""
     if not config.experts:
         return frozenset()
-    router = experts_of(config, (), names).router
-    return frozenset(router.format(block) for block in range(config.layers))
+    layout = experts_of(config, (), names)
+    found = [layout.router, *([layout.shared[mixtures.SHARE]] if config.shared else [])]
+    return frozenset(name.format(block) for name in found for block in range(config.layers))
 
 
 def matrix_of(config: Config, weights: Tensors, part: str, block: int) -> str:
@@ -180,7 +181,7 @@ def shapes(config: Config, names: Names, weights: Container[str] = ()) -> Iterat
             if config.biased and part in _BIASED:
                 yield bias_of(names.of_block(part, block)), shape[:1]
         if layout is not None:
-            yield from layout.shapes(block, config.experts, config.intermediate, config.hidden)
+            yield from layout.shapes(block, config.experts, config.intermediate, config.hidden, config.shared)
 
 
 def check(config: Config, weights: Tensors, where: str) -> None:

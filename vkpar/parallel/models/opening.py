@@ -69,6 +69,9 @@ class ModelFile(Closable):
         blocks = range(config.layers)
         parts = {part: [names.of_block(f"attention.{part}", block) for block in blocks] for part in "qkvo"}
         parts |= {part: [naming.matrix_of(config, self.weights, part, block) for block in blocks] for part in _FORWARD}
+        if config.shared:
+            layout = naming.experts_of(config, self.weights, names)
+            parts |= {f"shared {part}": [layout.shared[part].format(block) for block in blocks] for part in _FORWARD}
         kinds = {
             part: tuple(loading.kind_of(self.weights[name], dtype) for name in found) for part, found in parts.items()
         }
@@ -91,6 +94,7 @@ class ModelFile(Closable):
             window=config.window or 0,
             experts=config.experts,
             active=config.active,
+            shared=config.shared,
         )
 
     def load(

@@ -152,7 +152,7 @@ class Footprint:
             share = self._share(rank)
             whole = Widths(*self._widths(spec, min(self.streams)), spec.gated)
             return sum(slices_nbytes(whole, share, count, stored) for count in (rows, batch)) if share else 0
-        mixture = spec.experts, spec.active
+        mixture = spec.experts, spec.active, self.placement.shared[0].counts[rank] if spec.shared else 0
         widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank), spec.head_norms, *mixture)
         nbytes = block_nbytes(widths, rows, stored)
         room = room_of(context, batch)

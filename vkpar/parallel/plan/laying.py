@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Final
 
 from vkpar.errors import UnsupportedError
-from vkpar.parallel.cut.heads import Heads
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.plan.footprint import Footprint, TensorPlan, Workload
 from vkpar.parallel.plan.placing import ELIGIBLE, MODES, Placement, place, unit_of
@@ -21,8 +20,13 @@ from vkpar.vulkan.memory.pool import padded
 
 # Dispatches of a step: attention with two ropes and an append; sums take additions along.
 _OPERATIONS: Final = {"attention": 5, "add": 0}
-_TOGETHER: Final = ("k", "v", "gate")  # done by the product of "q" or "up"
-_GROUPS: Final = {"q": "q", "k": "q", "v": "q", "gate": "up", "up": "up"}  # what one product does together
+_TOGETHER: Final = ("k", "v", "gate", "shared gate")  # done by the product of "q", "up" or "shared up"
+_GROUPS: Final = {  # what one product does together
+    **dict.fromkeys("qkv", "q"),
+    **dict.fromkeys(("gate", "up"), "up"),
+    **dict.fromkeys(("shared gate", "shared up"), "shared up"),
+}
+_KEPT: Final = ("router", "share", "shared gate", "shared up", "shared down")  # by row splits, on the first rank
 _F32: Final = 4
 
 
@@ -64,9 +68,9 @@ def _tensor(spec: ModelSpec, placement: Placement) -> Footprint:
             f"{placement.mode}: {spec.heads} heads over {spec.kv_heads} of keys and values, {spec.head_dim} wide, "
             f"cannot be cut by these ratios{f' between blocks of {unit}' if unit > 1 else ''}: one device gets all"
         )
-    sizes = _Sizes(spec, heads, inner, words, placement.experts[0] if placement.experts else None)
-    placed = infer(spec.block(), {"heads", "inner"})
-    ends = {name: _after(placed, name) for name in ("o", "down")}
+    sizes = _Sizes(spec, placement)
+    placed = infer(spec.block(), {"heads", "inner", "shared"})
+    ends = {name: _after(placed, name) for name in ("o", "down", "shared down")}
     rules = {each.step.name: each.cut for each in placed}
     tensors = []
     for row in zip(*blocks, strict=True):
@@ -122,14 +126,16 @@ def _tied_head(spec: ModelSpec) -> list[Weight]:
 class _Sizes:
     """How many rows and columns of weights each rank has."""
 
-    def __init__(self, spec: ModelSpec, heads: Heads, inner: Split, words: Split, experts: Split | None = None) -> None:
-        self._experts = experts
+    def __init__(self, spec: ModelSpec, placement: Placement) -> None:
+        heads, inner, shared, words = placement.heads[0], placement.inner[0], placement.shared[0], placement.table
+        self._experts = placement.experts[0] if placement.experts else None
         columns = [count * spec.head_dim for count in heads.queries.counts]
         keys = [count * spec.head_dim for count in heads.kv_counts]
         self.ranks = range(inner.nranks)
         self._rows = {"q": columns, "k": keys, "v": keys, "gate": inner.counts, "up": inner.counts}
         self._rows |= {"embedding": words.counts, "head": words.counts}
-        self._columns = {"o": columns, "down": inner.counts}
+        self._rows |= {"shared gate": shared.counts, "shared up": shared.counts}
+        self._columns = {"o": columns, "down": inner.counts, "shared down": shared.counts}
 
     def nbytes(self, weight: Weight, rule: str, rank: int) -> int:
         """Return what a rank's part of a weight takes, of whole experts those that it has."""
@@ -227,7 +233,7 @@ def _sliced(weights: Sequence[Weight], placement: Placement) -> Iterator[tuple[W
     """Yield the weights of a block, in order, how many rows each rank has, and whether one rank has all of them."""
     main, ranks = placement.streams[0][0], range(placement.table.nranks)
     for product in _products(weights):
-        plain = len(product[0].shape) == 2 and product[0].step != "router"
+        plain = len(product[0].shape) == 2 and product[0].step not in _KEPT
         found = placement.sliced([each.shape[0] for each in product], product[0].shape[1]) if plain else None
         for number, each in enumerate(product):
             if found is None:

@@ -117,6 +117,7 @@ class Widths(NamedTuple):
         share: of each product that the rank computes itself; below 1 in a row split, where it gets the others' parts.
         head_norms: heads of queries and keys are normed, which lie among others and are copied for that.
         experts: of the feed-forward block, 0 for none; ``active`` of them that a row takes.
+        shared: of the expert that all rows take.
     """
 
     stream: int
@@ -128,6 +129,7 @@ class Widths(NamedTuple):
     head_norms: bool = False
     experts: int = 0
     active: int = 0
+    shared: int = 0
 
 
 class Stored(NamedTuple):
@@ -231,7 +233,7 @@ class _Memory:
 def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
     """Return the bytes of what blocks compute for so many rows."""
     memory, halves = _Memory(), stored.halves and rows > MOST_ROWS
-    stream, queries, keys, inner, gated, share, head_norms, experts, _ = widths
+    stream, queries, keys, inner, gated, share, head_norms, experts, _, shared = widths
     wide = _HALF if halves else _F32
 
     def product(segments: Sequence[int], inputs: int, itemsize: int, *, rounds: bool = True) -> int:
@@ -245,6 +247,13 @@ def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
             parts += [memory.take(round(rows * columns * (1 - share)), itemsize) for columns in segments]
         memory.drop(rounded, *parts)
         return made
+
+    def forward(inner: int) -> list[int]:
+        """Take what a feed-forward block computes."""
+        wider = product((inner, inner) if gated else (inner,), stream, _F32)
+        active = memory.take(rows * inner, _F32)
+        memory.drop(wider)
+        return [active, product((stream,), inner, _F32)]
 
     found = memory.take(rows * stream, stored.table)
     before = memory.take(rows * stream, _F32)
@@ -261,13 +270,9 @@ def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
         new = [memory.take(rows * stream, _F32) for _ in range(2)]
         memory.drop(mixed, result, before, normed)
         before, normed = new
-        if experts:
-            held = _mixture(memory, widths, rows, halves=halves)
-        else:
-            wider = product((inner, inner) if gated else (inner,), stream, _F32)
-            active = memory.take(rows * inner, _F32)
-            memory.drop(wider)
-            held = [active, product((stream,), inner, _F32)]
+        held = _mixture(memory, widths, rows, halves=halves) if experts else forward(inner)
+        if shared:  # its share besides, and what is weighed by that
+            held += [*forward(shared), memory.take(rows, _F32), memory.take(rows * shared, _F32)]
         new = [memory.take(rows * stream, _F32) for _ in range(2)]
         memory.drop(*held, before, normed)
         before, normed = new

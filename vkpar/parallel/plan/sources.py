@@ -17,6 +17,7 @@ _CONFIG: Final = {
     "width": ("hidden_size", "n_embd"),
     "experts": ("num_local_experts", "num_experts"),
     "active": ("num_experts_per_tok",),
+    "shared": ("shared_expert_intermediate_size",),
     "hidden": ("intermediate_size", "n_inner"),
     "heads": ("num_attention_heads", "n_head"),
     "kv_heads": ("num_key_value_heads",),
@@ -28,6 +29,7 @@ _GGUF: Final = {
     "width": ("embedding_length",),
     "experts": ("expert_count",),
     "active": ("expert_used_count",),
+    "shared": ("expert_shared_feed_forward_length",),
     "hidden": ("feed_forward_length",),
     "heads": ("attention.head_count",),
     "kv_heads": ("attention.head_count_kv",),
@@ -35,9 +37,10 @@ _GGUF: Final = {
     "vocabulary": ("vocab_size",),
 }
 _ATTRIBUTES: Final = {"width": "hidden", "hidden": "intermediate"} | {
-    name: name for name in ("layers", "heads", "kv_heads", "head_dim", "vocabulary", "experts", "active")
+    name: name for name in ("layers", "heads", "kv_heads", "head_dim", "vocabulary", "experts", "active", "shared")
 }
 _EXPERT: Final = ("moe_intermediate_size", "expert_feed_forward_length")
+_SHARING: Final = ("qwen2_moe", "qwen2moe")  # families with an expert that all tokens take, weighed
 # Of blocks that are made of other steps than those below, in either kind of file.
 _BEYOND: Final = (
     "kv_lora_rank",
@@ -92,7 +95,8 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
         source = {**source, **source["text_config"]}
     found, tied, decoder = _sizes_of(source)
     for name, (key, value) in found.items():
-        check_size(name if key == name else f"{name} ({key})", value, 0 if name in ("experts", "active") else 1)
+        least = int(name not in ("experts", "active", "shared"))
+        check_size(name if key == name else f"{name} ({key})", value, least)
     sizes = {name: value for name, (_, value) in found.items()}
     missing = [name for name in ("layers", "width", "hidden", "heads", "vocabulary") if name not in sizes]
     if missing:
@@ -131,7 +135,8 @@ def _sizes_of(source: Any) -> tuple[dict[str, tuple[str, Any]], bool, bool]:
     if not isinstance(kind, str | None):
         raise InvalidUsageError(f"a model's kind is a text such as 'llama', not {kind!r}")
     before = f"{kind}." if gguf else ""
-    for key in _BEYOND:
+    own = ("shared_expert_intermediate_size", "expert_shared_feed_forward_length") if kind in _SHARING else ()
+    for key in (key for key in _BEYOND if key not in own):
         value = source.get(before + key)
         if len(value) if isinstance(value, Sized) else value:
             raise UnsupportedError(f"plans know no models of the kind {kind!r}, which has {key}")

@@ -17,6 +17,7 @@ from vkpar.parallel.plan.states import Step
 
 _MOST: Final = 1 << 24  # no size of a model is larger: token ids and positions are counted in float32 nowhere beyond
 _STEPS: Final = ("q", "k", "v", "o", "gate", "up", "down")
+_SHARED: Final = ("shared gate", "shared up", "shared down")
 _POST_NORMS: Final = ("attention's norm", "feed-forward's norm")
 
 
@@ -61,8 +62,10 @@ class ModelSpec:
         gated: the feed-forward block has a gate.
         bias: products have biases.
         experts: of the feed-forward block, 0 for none; a token takes ``active`` of them.
+        shared: width of the expert that all tokens take besides; 0 for none.
         kinds: of weights that are not stored in ``weights``: the name of a step (``"q" "k" "v" "o" "gate" "up"
-            "down"``) and what each block's is stored in, in order. Mixed GGUF files are such.
+            "down"``, ``"shared gate"`` and the like) and what each block's is stored in, in order. Mixed GGUF files
+            are such.
         head_norms: each head of queries and of keys is normed.
         window: how many tokens a token attends to, in all blocks or some; 0 for all before it.
         post_norms: what attention and the feed-forward block give is normed before it is added to the stream.
@@ -94,6 +97,7 @@ class ModelSpec:
     bias: bool = False
     experts: int = 0
     active: int = 0
+    shared: int = 0
     kinds: tuple[tuple[str, tuple[str, ...]], ...] = ()
     head_norms: bool = False
     window: int = 0
@@ -102,15 +106,18 @@ class ModelSpec:
     def __post_init__(self) -> None:
         for name in ("layers", "width", "hidden", "heads", "kv_heads", "head_dim", "vocabulary"):
             check_size(name, getattr(self, name))
-        for name in ("experts", "active", "window"):
+        for name in ("experts", "active", "shared", "window"):
             check_size(name, getattr(self, name), 0)
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
         if self.active > self.experts or bool(self.active) != bool(self.experts):
             raise InvalidUsageError(f"{self.active} of {self.experts} experts")
+        if self.shared and not self.experts:
+            raise InvalidUsageError(f"an expert of {self.shared} columns that all tokens take, and no others")
         for step, kinds in self.kinds:
-            if step not in _STEPS or len(kinds) != self.layers:
-                raise InvalidUsageError(f"kinds has {len(kinds)} for {step!r}: one per block, for {', '.join(_STEPS)}")
+            if step not in self._steps or len(kinds) != self.layers:
+                known = ", ".join(self._steps)
+                raise InvalidUsageError(f"kinds has {len(kinds)} for {step!r}: one per block, for {known}")
         for kind in {
             self.weights,
             self.cache,
@@ -128,8 +135,13 @@ class ModelSpec:
     def product_kinds(self) -> frozenset[str]:
         """What the weights of some product in a block are stored in."""
         mixed = dict(self.kinds)
-        alike = {self.weights for step in _STEPS if step not in mixed and (self.gated or step != "gate")}
+        alike = {self.weights for step in self._steps if step not in mixed and (self.gated or step != "gate")}
         return frozenset(alike.union(*mixed.values()))
+
+    @property
+    def _steps(self) -> tuple[str, ...]:
+        """Names of steps that are products by a weight that may be stored in any way."""
+        return (*_STEPS, *(_SHARED if self.shared else ()))
 
     def inner(self, nranks: int) -> int:
         """Return what lies between the two products of as many weights as a rank of a tensor split has to a sum."""
@@ -144,7 +156,7 @@ class ModelSpec:
     def weights_of_block(self, block: int) -> list[Weight]:
         """Return the tensors of a block, in the order of its steps."""
         bias = self.bias
-        kind = dict.fromkeys(_STEPS, self.weights) | {step: kinds[block] for step, kinds in self.kinds}
+        kind = dict.fromkeys(self._steps, self.weights) | {step: kinds[block] for step, kinds in self.kinds}
         keys = self.kv_heads * self.head_dim
         shapes: dict[str, tuple[int, ...]] = {
             "q": (self.attention, self.width),
@@ -163,6 +175,10 @@ class ModelSpec:
         share = self.active / self.experts if self.experts else 1.0
         if self.experts:
             made.append(Weight("router", (self.experts, self.width), "float32"))
+        if self.shared:
+            shape = self.shared, self.width
+            made += [Weight(name, shape[:: -1 if name == "shared down" else 1], kind[name]) for name in _SHARED]
+            made.append(Weight("share", (1, self.width), "float32"))
         wide = ["gate", "up"] if self.gated else ["up"]
         made += [Weight(name, (*inner, self.hidden, self.width), kind[name], bias, share) for name in wide]
         return [*made, Weight("down", (*inner, self.width, self.hidden), kind["down"], bias, share)]
@@ -255,5 +271,18 @@ def _experts(spec: ModelSpec) -> list[Step]:
         Step("inner", "each", ("gate", "up")),
         Step("down", "product", ("inner",)),
         Step("weighed", "weigh", ("down", "choice")),
-        *_added(spec, 1, "weighed", "stream", "out"),
+        *(_shared() if spec.shared else ()),
+        *_added(spec, 1, "experts" if spec.shared else "weighed", "stream", "out"),
+    ]
+
+
+def _shared() -> list[Step]:
+    """Return the expert that all tokens take, and its sum with the others."""
+    return [
+        *(Step(name, "product", ("feed-forward norm",), "shared") for name in _SHARED[:2]),
+        Step("shared inner", "each", _SHARED[:2]),
+        Step("shared down", "product", ("shared inner",)),
+        Step("share", "product", ("feed-forward norm",)),
+        Step("shared", "weigh", ("shared down", "share")),
+        Step("experts", "add", ("weighed", "shared")),
     ]
