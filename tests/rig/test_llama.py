@@ -52,10 +52,12 @@ CONFIGS = {
     "mixtral": replace(SMALL, experts=5, active=2),
     "qwen3moe": replace(SMALL, family="qwen3moe", intermediate=32, experts=8, active=3, head_dim=32, normed=False),
     "qwen2moe": replace(SMALL, family="qwen2moe", intermediate=32, experts=6, active=2, shared=96, normed=False),
+    "mixed": replace(SMALL, family="qwen2moe", layers=3, intermediate=32, experts=6, active=2, shared=96, normed=False),
     "wide window": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64, window=7),
     "wide qwen3": replace(SMALL, family="qwen3", layers=1, hidden=256, intermediate=256, head_dim=64),
     "wide": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64),  # what a row split slices
 }
+CONFIGS["mixed"] = replace(CONFIGS["mixed"], sparse=(False, True, False), dense=160)
 SEEDS = {"wide": 1, "qwen3": 1, "wide window": 1}  # such that no two tokens are likely alike
 PROMPT = (1, 5, 9, 33, 2, 100, 7, 8, 9, 10, 11, 90)
 STEPS = 24
@@ -104,6 +106,10 @@ CASES = [
     ("qwen2moe", "LL", "expert", (3, 1)),
     pytest.param("qwen2moe", "LLL", "layer", (1, 1, 1), marks=RARE),
     pytest.param("qwen2moe", "LS", "tensor", (3, 1), marks=RARE),
+    ("mixed", "LLL", "tensor", (1, 0, 1)),
+    ("mixed", "LL", "expert", (1, 1)),
+    ("mixed", "LL", "layer", (1, 1)),
+    pytest.param("mixed", "L", "single", (1,), marks=RARE),
     ("llama3", "LL", "single", (0, 1)),
     ("llama", "LS", "tensor", (1, 1)),
     pytest.param("llama", "LS", "layer", (1, 1), marks=RARE),
@@ -379,7 +385,7 @@ def test_gguf_files_of_mixtures(rig: Rig, tmp_path: Path, kind: str, family: str
     check_file(rig, tmp_path / "m.gguf", config, held, "LL", mode)
 
 
-@pytest.mark.parametrize("family", ["qwen3moe", "qwen2moe"])
+@pytest.mark.parametrize("family", ["qwen3moe", "qwen2moe", "mixed"])
 def test_experts_of_folders_one_by_one_and_together(rig: Rig, tmp_path: Path, family: str) -> None:
     """As transformers saves them, and as its fifth version holds them."""
     pytest.importorskip("safetensors")
@@ -392,7 +398,7 @@ def test_experts_of_folders_one_by_one_and_together(rig: Rig, tmp_path: Path, fa
             logits = model.prefill(PROMPT, logits=True)
     assert logits is not None
     assert (np.abs(logits - value) <= bound).all()
-    for block in range(config.layers):
+    for block in filter(config.mixes, range(config.layers)):
         own = f"model.layers.{block}.mlp.experts."
         gate, up, down = (
             np.stack([weights.pop(f"{own}{expert}.{part}_proj.weight") for expert in range(config.experts)])
@@ -448,8 +454,11 @@ def test_wrong_experts_are_named_before_anything_is_allocated(rig: Rig, tmp_path
         ('"num_experts_per_tok": 3', '"num_experts_per_tok": 9', InvalidUsageError, "is 9, and there are 8 experts"),
         ('"num_experts_per_tok": 3', '"num_experts_per_tok": 0', InvalidUsageError, "num_experts_per_tok"),
         ('"num_local_experts": 8', '"num_local_experts": "8"', InvalidUsageError, "num_local_experts"),
-        ("{", '{"mlp_only_layers": [1],', UnsupportedError, "mlp_only_layers of "),
-        ("{", '{"decoder_sparse_step": 2,', UnsupportedError, "decoder_sparse_step of 2"),
+        ("{", '{"mlp_only_layers": [1],', InvalidUsageError, r"no tensor model\.layers\.1\.mlp\.gate_proj\.weight"),
+        ("{", '{"decoder_sparse_step": 2,', InvalidUsageError, r"no tensor model\.layers\.0\.mlp\.gate_proj\.weight"),
+        ("{", '{"mlp_only_layers": [0, 1],', InvalidUsageError, "no block has experts"),
+        ("{", '{"mlp_only_layers": [2],', InvalidUsageError, "mlp_only_layers is a list of numbers below 2"),
+        ("{", '{"decoder_sparse_step": 0,', InvalidUsageError, "decoder_sparse_step is a whole number from 1"),
     ):
         (tmp_path / "config.json").write_text(found.replace(old, new, 1))
         with pytest.raises(wrong, match=message):

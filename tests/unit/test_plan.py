@@ -33,6 +33,7 @@ LLAMA = ModelSpec(32, 4096, 14336, 32, 8, 128, 32000)
 ENCODER = ModelSpec(6, 384, 1536, 12, 12, 32, 30522, weights="float32", decoder=False, gated=False, bias=True)
 MIXTRAL = replace(LLAMA, experts=8, active=2)
 SHARING = replace(LLAMA, hidden=2048, experts=8, active=2, shared=7168)
+MIXED = replace(SHARING, sparse=(False,) + (True,) * 31, dense=14336)  # the first block has no experts
 
 
 def rig(nranks: int, free: int = 130 * GIB, speed: float = 4e12, seconds: float = 14e-6) -> RigFacts:
@@ -113,12 +114,26 @@ def elements(spec: ModelSpec) -> int:
     block += experts * stored(spec.weights, spec.hidden) * spec.width
     block += 2 * stored(spec.weights, spec.width) * spec.shared + stored(spec.weights, spec.shared) * spec.width
     kind = "float16" if spec.weights.startswith("q") else spec.weights
-    return spec.layers * block + stored(kind, spec.width) * spec.vocabulary * (
-        1 if spec.tied or not spec.decoder else 2
-    )
+    whole = spec.layers * block
+    for _ in range(spec.sparse.count(False)):
+        whole += stored(spec.weights, spec.width) * (2 * spec.dense - 2 * experts * spec.hidden - 2 * spec.shared)
+        whole += spec.width * (
+            stored(spec.weights, spec.dense)
+            - experts * stored(spec.weights, spec.hidden)
+            - stored(spec.weights, spec.shared)
+        )
+    return whole + stored(kind, spec.width) * spec.vocabulary * (1 if spec.tied or not spec.decoder else 2)
 
 
-SPECS = [LLAMA, ENCODER, MIXTRAL, SHARING, replace(LLAMA, weights="q4_k"), replace(LLAMA, weights="q8_0", tied=True)]
+SPECS = [
+    LLAMA,
+    ENCODER,
+    MIXTRAL,
+    SHARING,
+    MIXED,
+    replace(LLAMA, weights="q4_k"),
+    replace(LLAMA, weights="q8_0", tied=True),
+]
 
 
 @given(st.sampled_from(SPECS), st.sampled_from(MODES), st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any))
@@ -505,7 +520,7 @@ def test_one_number_for_all_layers_of_a_gguf_file() -> None:
         ("kimi_k2", "n_shared_experts", 1),
         ("glm4_moe", "first_k_dense_replace", 1),
         ("other_moe", "shared_expert_intermediate_size", 5632),
-        ("qwen3_moe", "mlp_only_layers", [0]),
+        ("other_moe", "mlp_only_layers", [0]),
         ("qwen3_next", "linear_num_key_heads", 16),
         ("falcon_h1", "mamba_d_state", 256),
         ("deepseek2", "attention.kv_lora_rank", 512),
@@ -533,6 +548,12 @@ def test_the_width_of_an_expert() -> None:
     assert spec_of(JSON | {"moe_intermediate_size": 32}) == spec_of(JSON)
     shared = wide | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 96, "moe_intermediate_size": 32}
     assert spec_of(shared) == replace(found, hidden=32, shared=96, head_norms=False)
+    mixed = spec_of(shared | {"mlp_only_layers": [1]})
+    assert mixed == replace(spec_of(shared), sparse=(True, False), dense=JSON["intermediate_size"])
+    assert spec_of(shared | {"decoder_sparse_step": 2}) == replace(mixed, sparse=(False, True))
+    for key, value in (("mlp_only_layers", [0, 1]), ("mlp_only_layers", [2]), ("decoder_sparse_step", 0)):
+        with pytest.raises(InvalidUsageError, match=key):
+            spec_of(shared | {key: value})
     experts = {"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_feed_forward_length": 32}
     assert spec_of(METADATA | experts) == replace(found, hidden=32, head_norms=False)
 

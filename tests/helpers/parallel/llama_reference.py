@@ -224,7 +224,7 @@ class Reference:
             made = self.product(mixed, own + "self_attn.o_proj.weight", self.ranks)
             x = self.rounded(x + self.after(made, names.get("attention.post", "").format(block)))
             normed = self.norm(x, names["forward.norm"].format(block))
-            made = self.mixture(normed, own) if config.experts else self.feed_forward(normed, own)
+            made = self.mixture(normed, own) if config.mixes(block) else self.feed_forward(normed, own)
             x = self.rounded(x + self.after(made, names.get("forward.post", "").format(block)))
         self.position += len(tokens)
         normed = self.norm(x, "model.norm.weight")

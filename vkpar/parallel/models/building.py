@@ -72,15 +72,16 @@ class Builder(loading.Taking):
     @property
     def quantized(self) -> bool:
         """True where some weights of blocks lie on the devices in quantised blocks."""
-        names = self._names
-        config, parts = self._config, [f"attention.{part}" for part in "qkvo"]
-        if not config.experts:  # products by the matrices of experts take their blocks as they are
-            parts += [f"forward.{part}" for part in ("gate", "up", "down")]
-        patterns = [names.blocks[part] for part in parts]
+        config, names = self._config, self._names
+        mixes = [block for block in range(config.layers) if config.mixes(block)]
+        others = [block for block in range(config.layers) if not config.mixes(block)]
+        found = [names.of_block(f"attention.{part}", block) for part in "qkvo" for block in range(config.layers)]
+        # Products by the matrices of experts take their blocks as they are, but for what all tokens take.
+        found += [names.of_block(f"forward.{part}", block) for part in ("gate", "up", "down") for block in others]
         if config.shared:
-            patterns += naming.experts_of(config, self._tensors, names).shared.values()
-        tensors = (self._tensors[name.format(block)] for name in patterns for block in range(config.layers))
-        return unpacks_some(loading.kind_of(tensor, self._dtype) for tensor in tensors)
+            layout = naming.experts_of(config, self._tensors, names)
+            found += [name.format(block) for name in layout.shared.values() for block in mixes]
+        return unpacks_some(loading.kind_of(self._tensors[name], self._dtype) for name in found)
 
     @property
     def _gguf(self) -> bool:
@@ -165,7 +166,7 @@ class Builder(loading.Taking):
             post=post[0],
         )
         forward: ParallelMLP | MixtureOfExperts
-        if config.experts:
+        if config.mixes(number):
             forward = self._mixture(number, post[1])
         else:
             gate_up = self._columns([name("forward.gate"), name("forward.up")], [_ranges(inner)] * 2)

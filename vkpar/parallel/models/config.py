@@ -19,7 +19,7 @@ from vkpar.parallel.models.families import gemma3, mixtures
 from vkpar.parallel.models.families.family import Family
 from vkpar.parallel.models.families.values import Scaling, get, scaling_of
 from vkpar.parallel.plan.sources import of_all_layers
-from vkpar.parallel.plan.spec import check_size, is_positive, is_true
+from vkpar.parallel.plan.spec import check_size, check_sparse, is_positive, is_true
 
 FAMILIES: Final = {
     "llama": Family(style="llama"),
@@ -72,6 +72,8 @@ class Config:
         experts: of each feed-forward block, which ``intermediate`` is the width of one of; 0 for none. A token takes
             ``active`` of them.
         shared: width of the expert that all tokens take besides; 0 for none.
+        sparse: by block whether it has the experts; none where all have them. Others are ``dense`` wide.
+        dense: width inside the feed-forward block where there are no experts beside blocks that have some; else 0.
         normed: the weights of the experts that a token takes add up to 1; else they are shares of the softmax over all.
 
     Examples:
@@ -104,6 +106,8 @@ class Config:
     experts: int = 0
     active: int = 0
     shared: int = 0
+    sparse: tuple[bool, ...] = ()
+    dense: int = 0
     normed: bool = True
 
     def __post_init__(self) -> None:
@@ -116,6 +120,7 @@ class Config:
         if self.sliding and len(self.sliding) != self.layers:
             raise InvalidUsageError(f"{len(self.sliding)} blocks with or without a window of {self.layers}")
         mixtures.check(self.experts, self.active, self.shared, FAMILIES[self.family])
+        check_sparse(self.sparse, self.layers, self.experts, self.dense)
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
         if self.head_dim % 2:
@@ -153,6 +158,14 @@ class Config:
     def slides(self, block: int) -> bool:
         """Say whether a block has the window."""
         return self.sliding[block] if self.sliding else self.window is not None
+
+    def mixes(self, block: int) -> bool:
+        """Say whether a block has experts."""
+        return bool(self.experts) and (not self.sparse or self.sparse[block])
+
+    def inside(self, block: int) -> int:
+        """Return the width inside a feed-forward block, of one expert where it has some."""
+        return self.intermediate if self.mixes(block) or not self.experts else self.dense
 
     def rotary(self, block: int) -> tuple[float, Scaling]:
         """Return the base of a block's rotary embedding, and what stretches it."""

@@ -71,7 +71,9 @@ class ModelFile(Closable):
         parts |= {part: [naming.matrix_of(config, self.weights, part, block) for block in blocks] for part in _FORWARD}
         if config.shared:
             layout = naming.experts_of(config, self.weights, names)
-            parts |= {f"shared {part}": [layout.shared[part].format(block) for block in blocks] for part in _FORWARD}
+            sparse = [block for block in blocks if config.mixes(block)]
+            homes = [block if config.mixes(block) else sparse[0] for block in blocks]
+            parts |= {f"shared {part}": [layout.shared[part].format(block) for block in homes] for part in _FORWARD}
         kinds = {
             part: tuple(loading.kind_of(self.weights[name], dtype) for name in found) for part, found in parts.items()
         }
@@ -95,6 +97,8 @@ class ModelFile(Closable):
             experts=config.experts,
             active=config.active,
             shared=config.shared,
+            sparse=config.sparse,
+            dense=config.dense,
         )
 
     def load(

@@ -94,6 +94,9 @@ def as_json(config: Config) -> dict[str, Any]:
         found["sliding_window"] = config.window
     if config.experts:
         found |= {"num_local_experts": config.experts, "num_experts_per_tok": config.active}
+    if config.sparse:
+        found["mlp_only_layers"] = [block for block in range(config.layers) if not config.mixes(block)]
+        found["intermediate_size"] = config.dense
     if config.shared:
         found["shared_expert_intermediate_size"] = config.shared
     if family in ("qwen3_moe", "qwen2_moe"):
@@ -195,6 +198,8 @@ def write_gguf(path: Path, config: Config, tensors: Mapping[str, F32], kind: str
     """
     if kind not in FILES:
         raise InvalidUsageError(f"there is no kind {kind!r} of weights; there are {', '.join(FILES)}")
+    if config.sparse:
+        raise InvalidUsageError("a GGUF file of a mixture has experts in all blocks")
     package = _package("gguf")
     writer = package.GGUFWriter(str(path), config.family)
     _write_metadata(writer, config)

@@ -61,6 +61,7 @@ class Footprint:
     Attributes:
         placement: which rank has what.
         decoder: it has an output layer.
+        mixing: by block whether it has experts.
         splits: by name.
         tensors: how each lies.
         stages: what runs between collectives, in order.
@@ -69,6 +70,7 @@ class Footprint:
 
     placement: Placement
     decoder: bool
+    mixing: tuple[bool, ...]
     splits: Mapping[str, Split]
     tensors: tuple[TensorPlan, ...]
     stages: tuple[Workload, ...] = field(repr=False)
@@ -100,8 +102,19 @@ class Footprint:
         """By rank columns of the feed-forward width, of each expert that it has."""
         whole = self.placement.experts
         if whole:
-            return tuple(self.placement.inner[0].size * bool(whole[0].counts[rank]) for rank in self._ranks)
-        return tuple(max(split.counts[rank] for split in self.placement.inner) for rank in self._ranks)
+            width = self.placement.inner[self.mixing.index(True)].size
+            return tuple(width * bool(whole[0].counts[rank]) for rank in self._ranks)
+        return self._inside(mixes=any(self.mixing))
+
+    def _inside(self, *, mixes: bool) -> tuple[int, ...]:
+        """Return by rank columns of the width of blocks with experts or without."""
+        inner = [split for split, own in zip(self.placement.inner, self.mixing, strict=True) if own == mixes]
+        return tuple(max((split.counts[rank] for split in inner), default=0) for rank in self._ranks)
+
+    @cached_property
+    def dense(self) -> tuple[int, ...]:
+        """By rank columns of the width of blocks without experts beside others that have some."""
+        return self._inside(mixes=False) if any(self.mixing) else (0,) * len(self._ranks)
 
     @property
     def words(self) -> tuple[int, ...]:
@@ -152,7 +165,7 @@ class Footprint:
             share = self._share(rank)
             whole = Widths(*self._widths(spec, min(self.streams)), spec.gated)
             return sum(slices_nbytes(whole, share, count, stored) for count in (rows, batch)) if share else 0
-        mixture = spec.experts, spec.active, self.placement.shared[0].counts[rank] if spec.shared else 0
+        mixture = spec.experts, spec.active, self.placement.shared[0].counts[rank], self.dense[rank]
         widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank), spec.head_norms, *mixture)
         nbytes = block_nbytes(widths, rows, stored)
         room = room_of(context, batch)

@@ -117,7 +117,7 @@ class Widths(NamedTuple):
         share: of each product that the rank computes itself; below 1 in a row split, where it gets the others' parts.
         head_norms: heads of queries and keys are normed, which lie among others and are copied for that.
         experts: of the feed-forward block, 0 for none; ``active`` of them that a row takes.
-        shared: of the expert that all rows take.
+        shared: of the expert that all rows take; ``dense`` of feed-forward blocks without experts beside such.
     """
 
     stream: int
@@ -130,6 +130,7 @@ class Widths(NamedTuple):
     experts: int = 0
     active: int = 0
     shared: int = 0
+    dense: int = 0
 
 
 class Stored(NamedTuple):
@@ -233,7 +234,7 @@ class _Memory:
 def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
     """Return the bytes of what blocks compute for so many rows."""
     memory, halves = _Memory(), stored.halves and rows > MOST_ROWS
-    stream, queries, keys, inner, gated, share, head_norms, experts, _, shared = widths
+    stream, queries, keys, inner, gated, share, head_norms, experts, _, shared, dense = widths
     wide = _HALF if halves else _F32
 
     def product(segments: Sequence[int], inputs: int, itemsize: int, *, rounds: bool = True) -> int:
@@ -259,7 +260,8 @@ def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
     before = memory.take(rows * stream, _F32)
     memory.drop(found)
     normed = memory.take(rows * stream, _F32)
-    for _ in range(2):  # in the second block all that is dropped serves again
+    # In the second block all that is dropped serves again.
+    for mixes in (True, False, True, False) if dense else (experts > 0,) * 2:
         qkv = product((queries, keys, keys), stream, wide)
         for columns in (queries, keys) if head_norms and rows > 1 else ():
             memory.drop(*[memory.take(rows * columns, wide) for _ in range(2)])
@@ -270,8 +272,8 @@ def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
         new = [memory.take(rows * stream, _F32) for _ in range(2)]
         memory.drop(mixed, result, before, normed)
         before, normed = new
-        held = _mixture(memory, widths, rows, halves=halves) if experts else forward(inner)
-        if shared:  # its share besides, and what is weighed by that
+        held = _mixture(memory, widths, rows, halves=halves) if mixes else forward(dense or inner)
+        if mixes and shared:  # its share besides, and what is weighed by that
             held += [*forward(shared), memory.take(rows, _F32), memory.take(rows * shared, _F32)]
         new = [memory.take(rows * stream, _F32) for _ in range(2)]
         memory.drop(*held, before, normed)

@@ -41,6 +41,7 @@ _ATTRIBUTES: Final = {"width": "hidden", "hidden": "intermediate"} | {
 }
 _EXPERT: Final = ("moe_intermediate_size", "expert_feed_forward_length")
 _SHARING: Final = ("qwen2_moe", "qwen2moe")  # families with an expert that all tokens take, weighed
+_MIXED: Final = ("qwen2_moe", "qwen3_moe")  # of which some blocks may have no experts
 # Of blocks that are made of other steps than those below, in either kind of file.
 _BEYOND: Final = (
     "kv_lora_rank",
@@ -106,6 +107,7 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     how: dict[str, Any] = {"tied": tied, "decoder": decoder, "gated": decoder, "bias": not decoder}
     how |= {"head_norms": _is_of(source, "head_norms", _HEAD_NORMS), "window": _window(source)}
     how["post_norms"] = _is_of(source, "post_norms", _POSTED)
+    how["sparse"], how["dense"] = _sparse(source, sizes["layers"])
     return ModelSpec(**sizes, **how, weights=weights, kinds=mixed)
 
 
@@ -114,6 +116,30 @@ def _is_of(source: Any, name: str, kinds: Sequence[str]) -> bool:
     if not isinstance(source, Mapping):
         return is_true({name: getattr(source, name, None)}, name)
     return (source.get("general.architecture") or source.get("model_type")) in kinds
+
+
+def _sparse(source: Any, layers: int) -> tuple[tuple[bool, ...], int]:
+    """Return by block whether it has experts, and the width of others; neither where blocks are alike."""
+    if not isinstance(source, Mapping):
+        return getattr(source, "sparse", ()), getattr(source, "dense", 0)
+    sparse = sparse_blocks(source, layers, "the model") if source.get("model_type") in _MIXED else ()
+    return sparse, source.get("intermediate_size", 0) if sparse else 0
+
+
+def sparse_blocks(found: Mapping[str, Any], layers: int, where: str) -> tuple[bool, ...]:
+    """Return by block whether a config.json gives it experts; nothing where all have some.
+
+    Raises:
+        InvalidUsageError: numbers that are wrong, or no block with experts.
+    """
+    alone, step = found.get("mlp_only_layers") or [], found.get("decoder_sparse_step", 1)
+    check_size("decoder_sparse_step", step)
+    if not isinstance(alone, list) or not all(type(each) is int and 0 <= each < layers for each in alone):
+        raise InvalidUsageError(f"{where}: mlp_only_layers is a list of numbers below {layers}, not {shown(alone)}")
+    sparse = tuple(block not in alone and (block + 1) % step == 0 for block in range(layers))
+    if not any(sparse):
+        raise InvalidUsageError(f"{where}: by mlp_only_layers and decoder_sparse_step no block has experts")
+    return () if all(sparse) else sparse
 
 
 def _window(source: Any) -> int:
@@ -135,7 +161,8 @@ def _sizes_of(source: Any) -> tuple[dict[str, tuple[str, Any]], bool, bool]:
     if not isinstance(kind, str | None):
         raise InvalidUsageError(f"a model's kind is a text such as 'llama', not {kind!r}")
     before = f"{kind}." if gguf else ""
-    own = ("shared_expert_intermediate_size", "expert_shared_feed_forward_length") if kind in _SHARING else ()
+    own = [_CONFIG["shared"][0], _GGUF["shared"][0]] if kind in _SHARING else []
+    own += ["mlp_only_layers"] if kind in _MIXED else []
     for key in (key for key in _BEYOND if key not in own):
         value = source.get(before + key)
         if len(value) if isinstance(value, Sized) else value:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.models.families.family import Family
 from vkpar.parallel.models.families.values import get
+from vkpar.parallel.plan.sources import sparse_blocks
 from vkpar.parallel.plan.spec import check_size, is_true
 
 PARTS: Final = ("gate", "up", "down")
@@ -45,17 +46,14 @@ def of_json(found: Mapping[str, Any], kind: str, family: Family, where: str) -> 
 
     Raises:
         InvalidUsageError: a number that is missing or wrong.
-        UnsupportedError: blocks without experts among the others, named.
     """
-    step = found.get("decoder_sparse_step", 1)
-    for key, wrong in (("mlp_only_layers", bool(found.get("mlp_only_layers"))), ("decoder_sparse_step", step != 1)):
-        if wrong:
-            raise UnsupportedError(f"{where}: {key} of {shown(found[key])} is not supported: every block is a mixture")
     key = "num_local_experts" if "num_local_experts" in found else "num_experts"
     made = _numbers(where, {key: found.get(key), "num_experts_per_tok": found.get("num_experts_per_tok")})
     normed = kind == "mixtral" or is_true(found, "norm_topk_prob", where)
     shared = get(found, "shared_expert_intermediate_size", int, where) if family.shared else 0
-    return {**made, "normed": normed, "shared": shared}
+    sparse = sparse_blocks(found, get(found, "num_hidden_layers", int, where), where) if family.mixture else ()
+    dense = get(found, "intermediate_size", int, where) if sparse else 0
+    return {**made, "normed": normed, "shared": shared, "sparse": sparse, "dense": dense}
 
 
 def of_gguf(
@@ -180,10 +178,10 @@ GGUF: Final = ExpertNames(
 )
 
 
-def layout_of(family: str, weights: Container[str], *, gguf: bool) -> ExpertNames:
-    """Return how a family's experts are called: by what there is where a family's files differ."""
+def layout_of(family: str, weights: Container[str], block: int, *, gguf: bool) -> ExpertNames:
+    """Return how a family's experts are called: by what ``block`` has where a family's files differ."""
     if gguf:
         return GGUF
-    if TOGETHER.name("down", 0) in weights:  # as transformers 5 holds them in memory
+    if TOGETHER.name("down", block) in weights:  # as transformers 5 holds them in memory
         return TOGETHER
     return MIXTRAL if family == "llama" else QWEN
