@@ -162,7 +162,7 @@ class Builder(loading.Taking):
             style=config.style,
             norms=self._head_norms(number) if config.head_norms else None,
             scale=config.scale,
-            windowed=config.slides(number),
+            window=config.window if config.slides(number) else None,
             post=post[0],
         )
         forward: ParallelMLP | MixtureOfExperts

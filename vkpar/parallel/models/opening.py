@@ -93,7 +93,6 @@ class ModelFile(Closable):
             tied=config.tied,
             head_norms=config.head_norms,
             post_norms=config.post_norms,
-            window=config.window or 0,
             experts=config.experts,
             active=config.active,
             shared=config.shared,

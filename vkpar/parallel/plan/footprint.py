@@ -18,8 +18,6 @@ from vkpar.parallel.plan.spec import ModelSpec
 from vkpar.vulkan.memory.pool import padded, round_up
 
 _F32: Final = 4
-_HALF: Final = 2
-_WORD: Final = 4
 
 
 @dataclass(frozen=True)
@@ -168,15 +166,7 @@ class Footprint:
         mixture = spec.experts, spec.active, self.placement.shared[0].counts[rank], self.dense[rank]
         widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank), spec.head_norms, *mixture)
         nbytes = block_nbytes(widths, rows, stored)
-        room = room_of(context, batch)
-        nbytes += self._masks(spec, rank, room, rows) + self._masks(spec, rank, room, batch)
         return nbytes + (self._step(spec, rank, context, batch, widths, stored) if spec.decoder else 0)
-
-    def _masks(self, spec: ModelSpec, rank: int, context: int, rows: int) -> int:
-        """Return the bytes of a mask of so many rows, of halves, and of what it is chosen by, of words."""
-        if not 0 < spec.window < context or not self.queries[rank]:
-            return 0
-        return padded(_HALF * rows * context) + padded(_WORD * rows * context)
 
     def _widths(self, spec: ModelSpec, rank: int) -> tuple[int, int, int, int]:
         return spec.width, self.queries[rank], self.kv_heads[rank] * spec.head_dim, self.inner[rank]

@@ -58,13 +58,6 @@ _BEYOND: Final = (
     "leading_dense_block_count",
     "ssm.state_size",
 )
-# Of families that have it without a further word that it is meant.
-_WINDOWS: Final = {
-    "mistral": "sliding_window",
-    "llama": "llama.attention.sliding_window",
-    "gemma3_text": "sliding_window",
-    "gemma3": "gemma3.attention.sliding_window",
-}
 _HEAD_NORMS: Final = ("qwen3", "qwen3_moe", "qwen3moe", "gemma3", "gemma3_text")
 _POSTED: Final = ("gemma3", "gemma3_text")  # of which what comes of each half of a block is normed, too
 _ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "distilbert", "nomic-bert")
@@ -76,7 +69,7 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     Args:
         source: the object in a ``config.json`` as transformers saves it; the metadata of a GGUF file; or an object with
             the attributes ``layers``, ``hidden``, ``intermediate``, ``heads``, ``kv_heads``, ``head_dim``,
-            ``vocabulary``, ``tied`` and perhaps ``head_norms``, ``post_norms``, ``window``, ``experts`` and ``active``.
+            ``vocabulary``, ``tied`` and perhaps ``head_norms``, ``post_norms``, ``experts`` and ``active``.
         weights: what the weights are stored in on devices.
         kinds: of weights that are stored otherwise, by step and block; see :class:`ModelSpec`.
 
@@ -105,7 +98,7 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     sizes = {"kv_heads": sizes["heads"], "head_dim": sizes["width"] // sizes["heads"]} | sizes
     mixed = tuple((step, tuple(each)) for step, each in (kinds or {}).items())
     how: dict[str, Any] = {"tied": tied, "decoder": decoder, "gated": decoder, "bias": not decoder}
-    how |= {"head_norms": _is_of(source, "head_norms", _HEAD_NORMS), "window": _window(source)}
+    how["head_norms"] = _is_of(source, "head_norms", _HEAD_NORMS)
     how["post_norms"] = _is_of(source, "post_norms", _POSTED)
     how["sparse"], how["dense"] = _sparse(source, sizes["layers"])
     return ModelSpec(**sizes, **how, weights=weights, kinds=mixed)
@@ -140,14 +133,6 @@ def sparse_blocks(found: Mapping[str, Any], layers: int, where: str) -> tuple[bo
     if not any(sparse):
         raise InvalidUsageError(f"{where}: by mlp_only_layers and decoder_sparse_step no block has experts")
     return () if all(sparse) else sparse
-
-
-def _window(source: Any) -> int:
-    """Return how many tokens a token attends to; 0 for all before it."""
-    if not isinstance(source, Mapping):
-        return getattr(source, "window", None) or 0
-    kind = source.get("general.architecture") or source.get("model_type")
-    return source.get(_WINDOWS.get(str(kind), "")) or 0
 
 
 def _sizes_of(source: Any) -> tuple[dict[str, tuple[str, Any]], bool, bool]:

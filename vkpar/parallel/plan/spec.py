@@ -69,7 +69,6 @@ class ModelSpec:
             "down"``, ``"shared gate"`` and the like) and what each block's is stored in, in order. Mixed GGUF files
             are such.
         head_norms: each head of queries and of keys is normed.
-        window: how many tokens a token attends to, in all blocks or some; 0 for all before it.
         post_norms: what attention and the feed-forward block give is normed before it is added to the stream.
 
     Raises:
@@ -104,13 +103,12 @@ class ModelSpec:
     dense: int = 0
     kinds: tuple[tuple[str, tuple[str, ...]], ...] = ()
     head_norms: bool = False
-    window: int = 0
     post_norms: bool = False
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "hidden", "heads", "kv_heads", "head_dim", "vocabulary"):
             check_size(name, getattr(self, name))
-        for name in ("experts", "active", "shared", "dense", "window"):
+        for name in ("experts", "active", "shared", "dense"):
             check_size(name, getattr(self, name), 0)
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
