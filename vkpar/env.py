@@ -69,10 +69,10 @@ class Environment:
     )
     peer: str = _setting(
         "VKPAR_PEER",
-        "vendors whose copy engines may carry slots between cards: auto, those on whose cards it was run; try, AMD's by"
-        " HIP, too, where the self-test passes",
+        "where copy engines may carry slots between cards: auto, where all ranks are cards of a vendor on whose cards"
+        " it was run; try, by AMD's HIP, too, where the self-test passes; groups, also among such cards of a mixed rig",
         "auto",
-        ("auto", "try"),
+        ("auto", "groups", "try"),
     )
     wire: str = _setting(
         "VKPAR_WIRE",

@@ -404,7 +404,14 @@ def test_what_compilers_find_to_be_zero(device: vkpar.Device, zero: str) -> None
         np.testing.assert_array_equal(got, want, err_msg=text)
 
 
-def test_differences_that_are_compared_are_not_taken_for_zero(device: vkpar.Device) -> None:
+def test_differences_are_not_taken_for_zero(device: vkpar.Device) -> None:
+    """Of infinities and NaN: Mesa 26 folds what it finds to be the difference of a value and itself."""
     x = device.array([np.inf, 1.0, np.nan])
-    for text, want in (("isnan(x - x)", [1, 0, 1]), ("x == x + (x - x)", [0, 1, 0]), ("x - x == 0", [0, 1, 0])):
-        assert vkpar.elementwise(f"y = {text}")(x).tolist() == want
+    undefined, alike = [1, 0, 1], [0, 1, 0]
+    differences = ("x - x", "x + -x", "-x + x", "(x + 1) - (x + 1)", "abs(x) - abs(x)")
+    for text in differences:
+        assert vkpar.elementwise(f"y = isnan({text})")(x).tolist() == undefined, text
+    for text in ("x == x + (x - x)", "x - x == 0"):
+        assert vkpar.elementwise(f"y = {text}")(x).tolist() == alike, text
+    named = vkpar.elementwise("_s = x + 1; y = isnan(_s - (x + 1))")
+    assert named(x).tolist() == undefined

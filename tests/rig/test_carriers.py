@@ -155,6 +155,17 @@ def test_calls_of_many_kinds_in_turn(comm: vkpar.Communicator, ranks: list[vkpar
         np.testing.assert_array_equal(array.numpy(), rows)
 
 
+def test_a_profile_of_a_graph_knows_what_was_carried(comm: vkpar.Communicator, ranks: list[vkpar.Device]) -> None:
+    arrays = [device.array(rows) for device, rows in zip(ranks, integers(2, 3000), strict=True)]
+    with vkpar.capture(ranks, comm=comm) as graph:
+        comm.all_reduce(arrays)
+    with comm.profile() as profile:
+        graph.launch()
+    last = next(step for step in profile.steps if step.rank == RANKS - 1)
+    assert {source for source, _ in last.sources} == set(range(RANKS - 1))
+    graph.close()
+
+
 def test_a_group_is_one_submission_of_all(comm: vkpar.Communicator, ranks: list[vkpar.Device]) -> None:
     given = [integers(turn, 500) for turn in range(12)]
     arrays = [[device.array(rows) for device, rows in zip(ranks, each, strict=True)] for each in given]

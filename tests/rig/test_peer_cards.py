@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
+import conftest
 import numpy as np
 import pytest
 
@@ -145,6 +146,28 @@ def test_what_never_comes_ends_beside_other_communicators(cards: list[vkpar.Devi
             comm.close()
     del small, large
     test_sums_are_exact("two_shot", cards)
+
+
+@pytest.mark.parametrize("order", ["NNS", "NSN", "SNN"])
+@pytest.mark.parametrize("algorithm", ["two_shot", "two_level"])
+def test_groups_of_a_mixed_rig(algorithm: str, order: str) -> None:
+    """Two cards carry slots between themselves, and a CPU driver takes part through host memory."""
+    if not conftest.has("swiftshader"):
+        pytest.skip("SwiftShader is not here: VK_ADD_DRIVER_FILES names its file")
+    names = iter(_CARDS[:2])
+    devices = vkpar.open_devices("&".join(next(names) if letter == "N" else "swiftshader" for letter in order))
+    with env.override(tuning="off", peer="groups"), vkpar.Communicator(devices, algorithm=algorithm) as comm:
+        assert comm.transports().count("peer") == 2
+        for turn, count in enumerate((1, 255, 70_001, 2_000_001, 3)):
+            rows = [np.random.default_rng((turn, rank)).integers(-999, 999, count, np.int32) for rank in range(3)]
+            arrays = [device.array(each) for device, each in zip(devices, rows, strict=True)]
+            comm.all_reduce(arrays)
+            comm.broadcast(arrays, root=1)
+            comm.all_reduce(arrays)
+            for array in arrays:
+                np.testing.assert_array_equal(array.numpy(), 3 * sum(rows))
+    for device in devices:
+        device.close()
 
 
 def test_opened_and_closed_again_and_again(cards: list[vkpar.Device]) -> None:

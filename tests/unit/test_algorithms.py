@@ -208,12 +208,13 @@ def test_two_level_takes_three_hops_and_one_sum_of_each_group(groups: tuple[int,
     slots = SlotSet(nranks, 2 * nranks, 2)
     for seed, silent in enumerate(([], [0], [nranks - 1], list(range(1, nranks)))):
         for collective in ("all_reduce", "reduce", "reduce_scatter"):
-            each = replace(posed(collective, split(9000, nranks), slots, silent, seed % 2), groups=groups)
-            run(
-                [reduction("two_level", each, seed=seed), reduction("two_level", each, seed=seed + 1)], slots, seed=seed
-            )
-    counts = run_one("two_level", replace(posed("all_reduce", blocks_of(nranks, 2), slots), groups=groups))
-    assert counts.hops == (3 if len(set(groups)) < nranks else 2)
+            for hands_on in (False, True):
+                each = posed(collective, split(9000, nranks), slots, silent, seed % 2)
+                each = replace(each, groups=groups, hands_on=hands_on)
+                run([reduction("two_level", each, seed=turn) for turn in (seed, seed + 1)], slots, seed=seed)
+    for hands_on in (False, True):
+        whole = replace(posed("all_reduce", blocks_of(nranks, 2), slots), groups=groups, hands_on=hands_on)
+        assert run_one("two_level", whole).hops == (3 + hands_on if len(set(groups)) < nranks else 2)
     order = _tuples_of(
         "two_level", replace(posed("all_reduce", split(2000, nranks), slots), groups=groups), _Concatenation()
     )

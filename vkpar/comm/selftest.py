@@ -41,9 +41,27 @@ def run(engine: Engine) -> None:
         return
     sent, first = _patterns(n), engine.rig.first
     own = engine.devices[first : first + len(engine.rig.devices)]
-    arrays = [device.array(rows) for device, rows in zip(own, sent[first:], strict=False)]
-    out = [device.zeros((_ROUNDS, n * _WORDS), "uint32") for device in own]
     _finish_earlier(engine, own)
+    _gather(engine, own, sent)
+    if engine.rig.groups is not None:
+        _run_arena(engine, own, sent)
+    if engine.rig.copies:
+        _run_copies(engine, sent)
+
+
+def _run_arena(engine: Engine, own: Sequence[Device], sent: list[np.ndarray[Any, Any]]) -> None:
+    """Have all ranks read the slots that they share: in graphs nothing is carried within groups."""
+    engine.builder.through_arena = True
+    try:
+        _gather(engine, own, [rows[:, 1:] for rows in sent])  # of other counts, which are recorded anew
+    finally:
+        engine.builder.through_arena = False
+
+
+def _gather(engine: Engine, own: Sequence[Device], sent: list[np.ndarray[Any, Any]]) -> None:
+    n, first, words = len(sent), engine.rig.first, sent[0].shape[1]
+    arrays = [device.array(rows) for device, rows in zip(own, sent[first:], strict=False)]
+    out = [device.zeros((_ROUNDS, n * words), "uint32") for device in own]
     with engine.group():
         works = [
             engine.run(Call(movements.ALL_GATHER, [array[turn] for array in arrays], [array[turn] for array in out]))
@@ -52,8 +70,6 @@ def run(engine: Engine) -> None:
     works[-1].wait()
     for rank, array in enumerate(out, first):
         _check(engine, sent, rank, array)
-    if engine.rig.copies:
-        _run_copies(engine, sent)
 
 
 def _finish_earlier(engine: Engine, own: Sequence[Device]) -> None:
@@ -122,14 +138,14 @@ def _patterns(nranks: int) -> list[np.ndarray[Any, Any]]:
 
 
 def _check(engine: Engine, sent: list[np.ndarray[Any, Any]], rank: int, array: Array) -> None:
-    got = array.fetch().reshape(_ROUNDS, engine.rig.nranks, _WORDS)
+    got = array.fetch().reshape(_ROUNDS, engine.rig.nranks, -1)
     for source, rows in enumerate(sent):
         wrong = int(np.count_nonzero(got[:, source] != rows))
         if wrong:
             kinds = {(link.src, link.dst): link.kind for link in engine.rig.links}
             names = [device.name for device in engine.devices]
             raise CommunicatorError(
-                f"self-test: rank {rank} ({names[rank]}) read {wrong} of {_ROUNDS * _WORDS} words of rank {source} "
+                f"self-test: rank {rank} ({names[rank]}) read {wrong} of {rows.size} words of rank {source} "
                 f"({names[source]}) wrong over a {kinds.get((source, rank), 'local')} link",
                 {"src": source, "dst": rank, "wrong": wrong, "transports": _transports(engine)},
             )

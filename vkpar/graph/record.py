@@ -64,9 +64,9 @@ class Recorder:
                     Batch(
                         rank,
                         command,
-                        stretch.reads,
+                        () if stretch.carried else stretch.reads,
                         stretch.writes,
-                        carried=stretch.carried,
+                        carried=tuple(stretch.reads) if stretch.carried else (),
                         opens=stretch.opens,
                         transfers=stretch.transfers,
                     )

@@ -11,13 +11,14 @@ import functools
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.comm.hostvendor import HostAlarm, HostVendor
 
+from vkpar import env
 from vkpar.abi.wire import Carry
 from vkpar.abi.words import pack
 from vkpar.comm.record.carried import CarriedRecorder
@@ -59,8 +60,11 @@ def _variant() -> bytes:
 
 
 @contextmanager
-def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False) -> Iterator[HostVendor]:
-    """Have communicators with the transport ``peer`` carry slots by the host inside; ``masks`` as HostVendor has it."""
+def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False, *, grouped: bool = False) -> Iterator[HostVendor]:
+    """Have communicators with the transport ``peer`` carry slots by the host inside; ``masks`` as HostVendor has it.
+
+    ``grouped``: communicators that choose by themselves do so between lavapipe's ranks, two and two.
+    """
     vendor, shipped, record = HostVendor(masks), shader.shipped, CarriedRecorder._record_flags
     into = Carriers.record_flags
 
@@ -79,9 +83,19 @@ def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False) -> Iterator[Ho
             pytest.skip("cards do not see what the host writes while their kernels run")
         return vendor, "the host carries"
 
-    with monkeypatch.context() as patch:
+    def offer_groups(ranks: list[DeviceInfo]) -> tuple[HostVendor | None, tuple[int | None, ...] | None, str]:
+        """Join all that are not SwiftShader's, two and two."""
+        places = [rank for rank, info in enumerate(ranks) if "SwiftShader" not in info.name]
+        groups = tuple(places.index(rank) // 2 if rank in places else None for rank in range(len(ranks)))
+        joined = tuple(group if groups.count(group) > 1 else None for group in groups)
+        return vendor, joined, "the host carries, within groups of ranks"
+
+    with monkeypatch.context() as patch, ExitStack() as stack:
+        if grouped:
+            patch.setattr(peer, "offer_groups", offer_groups)
+            stack.enter_context(env.override(peer="groups"))
         patch.setattr(Carriers, "record_flags", record_into)
-        patch.setattr(peer, "offer", offer)
+        patch.setattr(peer, "offer", (lambda ranks: (None, "")) if grouped else offer)
         patch.setattr(carriers, "Alarm", lambda device: HostAlarm(vendor))
         patch.setattr(shader, "shipped", lambda name: _variant() if name == "carry" else shipped(name))
         patch.setattr(CarriedRecorder, "_record_flags", record_flags)

@@ -559,6 +559,12 @@ def soak(letters: Sequence[str]) -> None:
 PATIENCE = 3.0  # seconds, the communicators' timeout where something fails
 
 
+def _told(rank: int, seconds: float, closed: float, error: BaseException) -> None:
+    """Write down what a process was told: a mpiexec that ends all of them may lose what they have printed."""
+    with Path(os.environ["VKPAR_TEST_TOLD"]).open("a") as file:
+        file.write(f"told {rank} after {seconds:.1f} s, closed after {closed:.1f} s: {error}\n")
+
+
 def _fails(letters: Sequence[str], fail: Callable[[vkpar.Communicator, list[vkpar.Array]], None]) -> None:
     """Have the last process fail in its way in the midst of sums; the others must be told in time, by an error."""
     team = Team(letters)
@@ -581,10 +587,7 @@ def _fails(letters: Sequence[str], fail: Callable[[vkpar.Communicator, list[vkpa
         assert time.process_time() - spent < 0.25, "a thread spins"
         comm.close()
         assert comm.failed
-        print(
-            f"told {team.world.rank} after {seconds:.1f} s, closed after {time.monotonic() - begun:.1f} s: {error}",
-            flush=True,
-        )
+        _told(team.world.rank, seconds, time.monotonic() - begun, error)
         with pytest.raises(vkpar.VkparError):
             comm.all_reduce(arrays)
         return
@@ -607,7 +610,7 @@ def _opens(letters: Sequence[str], where: str, name: str) -> None:
             comm.barrier().wait()
     seconds = time.monotonic() - begun
     if not odd:
-        print(f"told {team.world.rank} after {seconds:.1f} s, closed after {seconds:.1f} s: {caught.value}", flush=True)
+        _told(team.world.rank, seconds, seconds, caught.value)
 
 
 def opens_no_rig(letters: Sequence[str]) -> None:

@@ -63,7 +63,8 @@ class GraphCollectives:
         self.owner = host.health
         self._host, self._library = host, library
         self._written: dict[Any, Written] = {}  # by form and generation
-        self._carrier = None if host.rig.carriers is None else GraphCarrier(host.rig)
+        whole = host.rig.carriers is not None and host.rig.groups is None  # in groups, graphs use the shared slots
+        self._carrier = GraphCarrier(host.rig) if whole else None
 
     def begin(self) -> None:
         """Refuse a capture on a communicator that cannot be used.
@@ -235,6 +236,6 @@ def _planned(recorded: Recorded) -> tuple[Planned, ...]:
     """Return what is known of a graph's batches before they run."""
     phases = [iter(found) for found in recorded.phases]
     return linked(
-        Stage(batch.rank, next(phases[batch.rank]), batch.reads, batch.writes, *moved)
+        Stage(batch.rank, next(phases[batch.rank]), batch.taken, batch.writes, *moved)
         for batch, moved in zip(recorded.batches, recorded.moved, strict=True)
     )

@@ -47,6 +47,7 @@ class _Recipe:
         spec: what the reduction does.
         steps: the schedule, by slots and generation.
         copies: copy queues move the slots around the kernels.
+        near: the same slots in the memory of cards, where they are carried within groups of ranks.
     """
 
     label: dict[str, Any]
@@ -56,6 +57,7 @@ class _Recipe:
     spec: ReduceSpec
     steps: Steps
     copies: bool = False
+    near: Slab | None = None
 
 
 class Written(NamedTuple):
@@ -76,17 +78,19 @@ class ProgramBuilder:
     Attributes:
         tuning: the rig's tuning; not to be changed once a call of the user's was recorded.
         through_copies: whether every reduction goes through copies of the slots, where the rig has them.
+        through_arena: whether nothing is carried within groups, as in graphs.
         recorder: records the steps.
     """
 
     def __init__(self, rig: Rig, algorithm: str, wire: str) -> None:
         self._rig = rig
         self._infos = [device.info for device in rig.devices] if rig.world is None else rig.world.infos
-        self._groups = None if rig.world is None else tuple(rig.world.division.processes)
+        self._groups = tuple(rig.world.division.processes) if rig.world is not None else rig.groups
         self._algorithm = algorithm
         self._wire = wire
         self.tuning = Tuning()
         self.through_copies = env.get().path == "copies"
+        self.through_arena = False
         self.recorder = StepRecorder(rig)
 
     @property
@@ -169,7 +173,10 @@ class ProgramBuilder:
         return recipe.operands.bounce_buffers, Written(score, recipe.spec.plan) if score.batches else None
 
     def _draft(self, recipe: _Recipe, memory: Sequence[Buffer]) -> Draft:
-        kept = self.recorder.kept(recipe.spec, recipe.slab, recipe.operands, Places(memory), copies=recipe.copies)
+        places = Places(memory)
+        kept = self.recorder.kept(
+            recipe.spec, recipe.slab, recipe.operands, places, copies=recipe.copies, near=recipe.near
+        )
         steps, slots = recipe.steps, recipe.slots
         return lambda generation: kept.write(steps(slots, generation))
 
@@ -240,6 +247,7 @@ class ProgramBuilder:
             parts=request.parts,
             shares=plan.shares,
             groups=self._groups,
+            hands_on=self._rig.groups is not None,
         )
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:  # what they hold outlives the request
@@ -255,6 +263,7 @@ class ProgramBuilder:
             ReduceSpec(formats, request.op, wires.order(request.dtype), len(request.contributors)),
             steps,
             copies,
+            self._near(slab),
         )
 
     def _choose(self, request: Reduction, message: int, wire: str) -> Plan:
@@ -275,7 +284,8 @@ class ProgramBuilder:
             return p2p.steps(moves, slots, generation, swaps=swaps)
 
         largest = max((move.span.count for move in moves), default=0)
-        return self._recipe_of(request, operands, plan, self._slab(largest, plan), steps)
+        slab = self._slab(largest, plan)
+        return replace(self._recipe_of(request, operands, plan, slab, steps), near=self._near(slab))
 
     @staticmethod
     def _recipe_of(request: Request, operands: Operands, plan: wires.WirePlan, slab: Slab, steps: Steps) -> _Recipe:
@@ -283,9 +293,16 @@ class ProgramBuilder:
         return _Recipe(request.label(), operands, slab, slots, ReduceSpec(plan), steps)
 
     def _slab(self, count: int, plan: wires.WirePlan) -> Slab:
-        slots = self._rig.carriers or self._rig.arena
+        slots = self._rig.slots
         small, large = slots.small, slots.large
         return small if -(-count // BLOCK) <= plan.blocks(small.slot_nbytes) else large
+
+    def _near(self, slab: Slab) -> Slab | None:
+        """Return where cards have the slots of ``slab`` in their own memory, if that serves groups of ranks."""
+        carriers = self._rig.carriers
+        if carriers is None or self._rig.groups is None or self.through_arena:
+            return None
+        return carriers.small if slab is self._rig.arena.small else carriers.large
 
     def _is_short(self, program: Score | Program, slots: SlotSet) -> bool:
         few = program.batches <= _ALTERNATED_BATCHES * self.nranks

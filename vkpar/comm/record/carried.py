@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vkpar.abi.wire import Carry
@@ -12,14 +12,14 @@ from vkpar.abi.words import pack
 from vkpar.comm.record.kernels import Recorder
 from vkpar.comm.record.score import LaidScore
 from vkpar.comm.rig.arena import Slab
-from vkpar.comm.rig.carriers import KERNEL, MOST_RANKS
+from vkpar.comm.rig.carriers import FARTHER, KERNEL, MOST_RANKS
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.carried import LANES, CarriedPart, CarriedStep, Extent, ExtentsOf, Lane, Rounds, Taken
-from vkpar.comm.schedule.steps import Span, Step
+from vkpar.comm.schedule.steps import SlotCopy, Span, Step
 from vkpar.comm.wires import WirePlan
 from vkpar.graph import protocol
 from vkpar.vulkan.command import CommandBuffer
-from vkpar.vulkan.memory.buffer import SharedBuffer
+from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
 from vkpar.vulkan.pump.ports import TransferPieces
 
 _GAP = 64 << 10  # bytes that are sooner copied than another copy is begun
@@ -31,15 +31,39 @@ class CarriedRecorder(Recorder):
     """Writes down one rank's kernels on slots that copy engines carry from card to card."""
 
     _most_groups = _MOST_GROUPS
+    _shared: SharedBuffer  # the slots that all ranks share
 
     def _place(self, rig: Rig, rank: int) -> tuple[SharedBuffer, int]:
         assert rig.carriers is not None, "something carries"
-        last = rig.carriers.large
+        last, self._shared = rig.carriers.large, rig.transports[rank].shared()
         return rig.carriers.shared(rank), last.base + last.number
 
     def _ranges(self, slots: object) -> list[object]:  # type: ignore[override]
         """Return nothing: no other device touches the card's memory but by copies, which flags order."""
         return []
+
+    def _record_copies(self, commands: CommandBuffer, copies: Sequence[SlotCopy]) -> None:
+        """Record copies between this card's memory and the slots that all ranks share, all of them in or all out."""
+        if not copies:
+            return
+        sends, slab = copies[0].sends, self._slab
+        pairs = []
+        for copy in copies:
+            slot = (copy.slot if sends else copy.out_slot) % self._nslots
+            for start, nbytes in extents_of(slab, self._spec.plan)(slot, copy.span, copy.final):
+                there = _part(self._shared.range, start - FARTHER, nbytes)
+                pairs.append((there, _part(self._slots.range, start, nbytes)))
+        shared = [there for there, _ in pairs]
+        if sends:
+            commands.record_order()
+        else:
+            commands.record_acquire(self._shared, shared)
+        for there, here in pairs:
+            commands.record_copy(here, there) if sends else commands.record_copy(there, here)
+        if sends:
+            commands.record_release(self._shared, shared)
+        else:
+            commands.record_order()
 
     def _record_step(self, commands: CommandBuffer, step: Step) -> None:
         ready: Counter[Lane] = Counter()  # the transfers that nobody was told of
@@ -50,7 +74,9 @@ class CarriedRecorder(Recorder):
                 ready.clear()
             elif before.actions:
                 commands.record_order()
+            self._record_copies(commands, part.fetched)
             self._record_actions(commands, part.actions)
+            self._record_copies(commands, part.published)
             ready.update(part.sends)
             before = part
         if ready:
@@ -66,6 +92,10 @@ def flags(ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> bytes:
     sends = sum(number << _READY_BITS * (LANES * rank + lane) for (rank, lane), number in ready.items())
     lanes = itertools.product(range(MOST_RANKS), range(LANES))
     return pack(Carry(sends, tuple(arrivals.get(lane, 0) for lane in lanes)))
+
+
+def _part(whole: BufferRange, start: int, nbytes: int) -> BufferRange:
+    return BufferRange(whole.buffer, whole.offset + start, nbytes)
 
 
 class GraphCarrier:
@@ -86,10 +116,13 @@ class GraphCarrier:
         laid.steps = [self._step(step, item) for step, item in zip(laid.steps, taken, strict=True)]
 
     def _step(self, step: protocol.Step, taken: Taken) -> protocol.Step:
+        part = taken.part
+        assert part is not None, "in a graph all ranks are one group"
+
         def record(handle: Any, ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> None:
             self._carriers.record_flags(step.rank, handle, flags(ready, arrivals))
 
-        told = protocol.Flags(taken.part.arrivals, dict.fromkeys(taken.part.sends, 1), record)
+        told = protocol.Flags(part.arrivals, dict.fromkeys(part.sends, 1), record)
         sent = tuple(TransferPieces(*transfer) for transfer in taken.transfers)
         return step._replace(flags=told, opens=taken.opens, transfers=sent)
 

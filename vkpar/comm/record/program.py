@@ -67,7 +67,7 @@ class Program:
     @property
     def uses_slots(self) -> list[bool]:
         """Say of every batch whether it reads or writes a slot."""
-        return [bool(batch.reads or batch.writes) for batch in self._listed]
+        return [bool(batch.taken or batch.writes) for batch in self._listed]
 
     def set_preludes(self, commands: Sequence[Any] | None) -> None:
         """Have later submissions begin with these command buffers, by queue; with none from ``None`` on."""

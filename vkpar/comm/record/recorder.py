@@ -71,6 +71,7 @@ class StepRecorder:
         *,
         copies: bool = False,
         flags: bool = True,
+        near: Slab | None = None,
     ) -> StepWriter:
         """Return what writes schedules of one collective down.
 
@@ -81,8 +82,10 @@ class StepRecorder:
             places: numbers the memory that the arrays lie in; memory without a number stays the same.
             copies: have copy queues move the slots around the kernels; the rig was opened for that.
             flags: of slots that are carried, write the flags down, too; else each step is by itself.
+            near: the same slots in the memory of cards, where they are carried within groups of ranks.
         """
-        return StepWriter(self, self._rig, spec, slab, operands, places or Places(), copies=copies, flags=flags)
+        numbered = places or Places()
+        return StepWriter(self, self._rig, spec, slab, operands, numbered, copies=copies, flags=flags, near=near)
 
     def joined(self, programs: Sequence[Program]) -> CProgram:
         """Return a program of the pump's that submits several at once; close it after use."""
@@ -109,10 +112,11 @@ class StepWriter:
         *,
         copies: bool,
         flags: bool = True,
+        near: Slab | None = None,
     ) -> None:
         self._owner, self._rig, self._spec, self._slab = owner, rig, spec, slab
         self._operands, self._places, self._copies = operands, places, copies
-        self._flags = flags
+        self._flags, self._near = flags, near
         self._carries = rig.carriers is not None and slab in (rig.carriers.small, rig.carriers.large)
         self._recorders: dict[tuple[int, bool], Recorder | CopyRecorder | CrossingRecorder] = {}  # of untimed kernels
 
@@ -128,9 +132,12 @@ class StepWriter:
         listed = crossings.mine(list(steps), rig)
         idle = self._operands.copies.ranks - {step.rank for step in listed}
         listed += [Step(rank, "copy", ()) for rank in sorted(idle)]
-        if self._carries:
-            slots = carried.extents_of(self._slab, self._spec.plan)
-            listed = list(scheduled.carried(listed, slots)) if self._flags else scheduled.apart(listed)
+        if self._near is not None and rig.carriers is not None:
+            extents = carried.extents_of(self._near, self._spec.plan)
+            listed = list(scheduled.carried(listed, extents, rig.carriers.grouping))
+        elif self._carries:
+            extents = carried.extents_of(self._slab, self._spec.plan)
+            listed = list(scheduled.carried(listed, extents)) if self._flags else scheduled.apart(listed)
         if self._copies:
             listed = list(slot_copies.through_copies(listed, rig.queue_map, rig.arena.nslots))
         keys = [(step.rank, slot_copies.copies(step)) for step in listed]
@@ -171,10 +178,11 @@ class StepWriter:
         elif copies:
             made = CopyRecorder(rig, queue, slab, spec.plan, timer)
         else:
-            made = (CarriedRecorder if self._carries else Recorder)(
+            near = self._near if rig.carriers is not None and rig.carriers.serves(queue) else None
+            made = (CarriedRecorder if self._carries or near else Recorder)(
                 rig,
                 queue,
-                slab,
+                near or slab,
                 spec,
                 self._operands,
                 timer,

@@ -64,7 +64,7 @@ class Score:
         self._watch = watch
         self.batches = len(steps)
         self._listed = listed = [step for step, _ in steps]
-        self.uses_slots = [bool(step.reads or step.writes) for step in listed]
+        self.uses_slots = [bool(step.taken or step.filled) for step in listed]
         held = holds or [None] * len(listed)
         self._batches = [_batch(step, hold) for step, hold in zip(listed, held, strict=True)]
         self._shape = group.shape(self._batches)
@@ -124,7 +124,7 @@ def _batch(step: Step, hold: tuple[Any, int] | None) -> Batch:
     if not isinstance(step, CarriedStep):
         return Batch(step.rank, None, step.reads, step.writes, hold)
     sent = tuple(TransferPieces(*transfer) for transfer in step.transfers)
-    return Batch(step.rank, None, step.reads, step.writes, hold, carried=True, opens=step.opens, transfers=sent)
+    return Batch(step.rank, None, step.awaited, step.filled, hold, carried=step.reads, opens=step.opens, transfers=sent)
 
 
 class LaidScore:

@@ -57,7 +57,7 @@ class Stage(NamedTuple):
 def planned(steps: Sequence[Step], plan: WirePlan, ranks: Sequence[int] = ()) -> tuple[Planned, ...]:
     """Return what is known of ``steps``, given in one global order, before they run; ``ranks`` as in :func:`linked`."""
     stages = (
-        Stage(step.rank, step.phase, step.reads, step.writes, _received(step, plan), _sent(step, plan))
+        Stage(step.rank, step.phase, step.taken, step.filled, _received(step, plan), _sent(step, plan))
         for step in steps
     )
     return linked(stages, ranks)

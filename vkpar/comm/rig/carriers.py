@@ -11,10 +11,12 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
-from vkpar.comm.rig.arena import Slab
+from vkpar.comm.rig.arena import Arena, Slab
 from vkpar.comm.schedule.carried import LANES
+from vkpar.comm.schedule.grouped import Grouping
 from vkpar.errors import UnsupportedError, VkparError, VulkanError
 from vkpar.timeouts import CLOSE_SECONDS
 from vkpar.vulkan.command import CommandBuffer, DescriptorPool
@@ -31,7 +33,7 @@ KERNEL = "carry"
 MOST_RANKS = 16 // LANES  # that one work-group of shaders/carry.comp looks after
 # Words of a card's memory, as shaders/carry.comp has them: one for each lane, 64 bytes apart.
 _APART, _RAISED, _ARRIVED, _AWAITED, _ABORTED = 16, 0, 256, 512, 768
-_FLAGS_NBYTES = 4096
+FARTHER = 4096  # bytes before the slots, for the words: a slot of a group lies so much farther than in the arena
 _FAR = 1 << 30  # no stream waits for a word that is so much farther than what its lane was given
 
 _SLOTS_PER_RANK = 16
@@ -46,6 +48,13 @@ _LOOK_SECONDS = 0.0005
 def _word(kind: int, rank: int, lane: int) -> int:
     """Return the byte at which a word of a kind lies, of the lane to or from a rank."""
     return 4 * (kind + _APART * (LANES * rank + lane))
+
+
+def _like(arena: Arena) -> tuple[Slab, Slab]:
+    """Return slots that lie in a card's memory as in the arena, and are numbered after its slots."""
+    small, large = arena.small, arena.large
+    small = replace(small, base=arena.nslots + small.base, offset=FARTHER + small.offset)
+    return small, replace(large, base=arena.nslots + large.base, offset=FARTHER + large.offset)
 
 
 class Alarm:
@@ -86,10 +95,13 @@ class Carriers:
     Args:
         devices: by rank.
         vendor: the library of the cards' vendor.
-        base: the number of the first slot that is carried.
+        arena: what has the slots that all ranks share.
+        groups: by rank the group whose cards reach each other, None for a rank that is in none; None where all are one.
 
     Attributes:
-        small: slots for messages that fit them whole; ``large`` for all others. Each lies in every card's memory.
+        small: slots for messages that fit them whole; ``large`` for all others. Each lies in the memory of every card,
+            or of every card of its rank's group, and then as in the arena.
+        grouping: how slots of groups are numbered; None where all ranks are one group.
 
     Raises:
         OutOfMemoryError: a card has no room for the slots.
@@ -97,44 +109,66 @@ class Carriers:
         VulkanError: the vendor's library or a driver refuses, against what ``offer`` of the transport found.
     """
 
-    def __init__(self, devices: Sequence[LogicalDevice], vendor: Vendor, base: int) -> None:
-        n = len(devices)
+    def __init__(
+        self,
+        devices: Sequence[LogicalDevice],
+        vendor: Vendor,
+        arena: Arena,
+        groups: Sequence[int | None] | None = None,
+    ) -> None:
         self._devices = list(devices)
         self.vendor = vendor
-        per_rank = max(_SLOTS_PER_RANK, (2 * _LAG + 1) * n)  # a rank knows how far others were two lags ago
-        self.small = Slab(n, per_rank, _SMALL_SLOT, _SMALL_SLOT, base, _FLAGS_NBYTES, _LAG)
-        first, offset = base + self.small.number, _FLAGS_NBYTES + self.small.nbytes
-        limits = [device.info.limits for device in devices]
-        most = min(min(each.max_storage_buffer_range, each.max_allocation) for each in limits)
-        room = (min(_MOST_MEMORY, most) - offset) // (n * per_rank)
-        slot = min(_MOST_SLOT, room // _ALIGNMENT * _ALIGNMENT)
-        self.large = Slab(n, per_rank, slot, slot, first, offset, _LAG)
+        self.grouping = None if groups is None else Grouping(tuple(groups), arena.nslots)
+        self.small, self.large = self._own_slabs(arena.nslots) if groups is None else _like(arena)
         self._roads: dict[tuple[int, int, int], CopyStream] = {}
-        self._memory: list[CardMemory] = []
-        self._waits = set(range(n))  # the ranks whose flags an abort has not raised
-        self._alarms = [Alarm(device) for device in devices]
+        self._memory: dict[int, CardMemory] = {}
+        ranks = [rank for rank in range(len(devices)) if self.serves(rank)]
+        self._waits = set(ranks)  # the ranks whose flags an abort has not raised
+        self._alarms = {rank: Alarm(devices[rank]) for rank in ranks}
         self._descriptors: dict[int, Any] = {}  # by rank, a set of its memory
         with ExitStack() as undo:
             self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
-            self._cards: list[Card] = []
-            for rank, device in enumerate(devices):
-                card = vendor.card(device.info)
+            self._cards: dict[int, Card] = {}
+            for rank in ranks:
+                card = vendor.card(devices[rank].info)
                 assert card is not None, "the cards were found before"
-                self._cards.append(card)
+                self._cards[rank] = card
                 self._of_rank[rank].callback(card.close)
-            for rank in range(n):
-                self._memory.append(self._open_memory(rank))
-            for (src, dst), lane in itertools.product(itertools.permutations(range(n), 2), range(LANES)):
-                self._roads[src, dst, lane] = self._cards[src].stream()
-                self._of_rank[src].callback(self._roads[src, dst, lane].close)
+            for rank in ranks:
+                self._memory[rank] = self._open_memory(rank)
+            for (src, dst), lane in itertools.product(itertools.permutations(ranks, 2), range(LANES)):
+                if self.joins(src, dst):
+                    self._roads[src, dst, lane] = self._cards[src].stream()
+                    self._of_rank[src].callback(self._roads[src, dst, lane].close)
             undo.pop_all()
+
+    def _own_slabs(self, base: int) -> tuple[Slab, Slab]:
+        """Return slots of sizes that suit the cards' own link, from number ``base`` on."""
+        n = len(self._devices)
+        per_rank = max(_SLOTS_PER_RANK, (2 * _LAG + 1) * n)  # a rank knows how far others were two lags ago
+        small = Slab(n, per_rank, _SMALL_SLOT, _SMALL_SLOT, base, FARTHER, _LAG)
+        first, offset = base + small.number, FARTHER + small.nbytes
+        limits = [device.info.limits for device in self._devices]
+        most = min(min(each.max_storage_buffer_range, each.max_allocation) for each in limits)
+        room = (min(_MOST_MEMORY, most) - offset) // (n * per_rank)
+        slot = min(_MOST_SLOT, room // _ALIGNMENT * _ALIGNMENT)
+        return small, Slab(n, per_rank, slot, slot, first, offset, _LAG)
+
+    def serves(self, rank: int) -> bool:
+        """Say whether slots are carried to and from a rank's card."""
+        return self.grouping is None or self.grouping.groups[rank] is not None
+
+    def joins(self, src: int, dst: int) -> bool:
+        """Say whether slots are carried between two ranks."""
+        return self.grouping is None or self.grouping.same(src, dst)
 
     def _open_memory(self, rank: int) -> CardMemory:
         """Return memory of a rank's card for all slots and flags, booked."""
         device, undo = self._devices[rank], self._of_rank[rank]
         families = sorted({queue.family for queue in device.queues})
         nbytes = self.large.offset + self.large.nbytes
-        memory = self._cards[rank].memory(device.handle, device.info, families, nbytes, self._cards)
+        cards = [card for other, card in self._cards.items() if other == rank or self.joins(rank, other)]
+        memory = self._cards[rank].memory(device.handle, device.info, families, nbytes, cards)
         undo.callback(memory.close)
         device.accounting.imported(SLOTS, memory.heap, memory.nbytes)
         undo.callback(device.accounting.imported, SLOTS, memory.heap, memory.nbytes, -1)
@@ -214,7 +248,10 @@ class Carriers:
         """Wait until the streams are idle; say whether they are."""
         end = time.monotonic() + CLOSE_SECONDS
         try:
-            checks = [*(stream.idle for stream in self._roads.values()), *(alarm.idle for alarm in self._alarms)]
+            checks = [
+                *(stream.idle for stream in self._roads.values()),
+                *(alarm.idle for alarm in self._alarms.values()),
+            ]
             while not all(is_idle() for is_idle in checks):
                 if time.monotonic() > end:
                     return False

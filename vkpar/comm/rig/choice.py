@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from vkpar import env
 from vkpar.comm.rig.arena import Arena
@@ -21,37 +22,63 @@ TRANSPORTS = (AUTO, staged.NAME, mapped.NAME, peer.NAME)
 _told: set[str] = set()  # devices whose fallback was logged
 
 
-def carriers(
-    devices: Sequence[LogicalDevice], transports: Sequence[str], base: int, *, copies: bool, alone: bool
-) -> tuple[Carriers | None, str]:
-    """Return what carries slots from number ``base`` on, and which road that is; or None, and why that is so.
+@dataclass(frozen=True)
+class Wanted:
+    """What a rig is to be.
+
+    Attributes:
+        transports: by rank, as the user has it.
+        copies: kernels may work on copies of the slots.
+        alone: all ranks live in this process.
+    """
+
+    transports: tuple[str, ...]
+    copies: bool
+    alone: bool
+
+    @property
+    def forced(self) -> bool:
+        """Whether slots are to be carried, or nothing is to be opened."""
+        return peer.NAME in self.transports
+
+    def refusal(self) -> str | None:
+        """Say why slots are not carried, whatever the cards; "" where nobody would ask, None where they may be."""
+        asked = {name for name in self.transports if name in (AUTO, peer.NAME)}
+        if not asked or len(set(self.transports)) > 1:
+            return "every rank is to have the transport, or none" if self.forced else ""
+        if self.copies or not self.alone:
+            return "VKPAR_PATH=copies" if self.copies else "ranks in several processes"
+        if env.get().slow_links > 1:
+            return "VKPAR_SLOW_LINKS plays a slow road through host memory"
+        return None
+
+
+def carriers(devices: Sequence[LogicalDevice], wanted: Wanted, arena: Arena) -> tuple[Carriers | None, str]:
+    """Return what carries slots, numbered after those of ``arena``, and which road that is; or None, and why not.
 
     No reason is given to ranks among which nobody would look for such a road.
 
     Raises:
         UnsupportedError: the ranks are to have it, and cannot.
     """
-    wanted = {name for name in transports if name in (AUTO, peer.NAME)}
-    forced = peer.NAME in wanted
-    if len(wanted) < 1 or len(set(transports)) > 1:
-        vendor, road = None, "every rank is to have the transport, or none" if forced else ""
-    elif copies or not alone:
-        vendor, road = None, "VKPAR_PATH=copies" if copies else "ranks in several processes"
-    elif env.get().slow_links > 1:
-        vendor, road = None, "VKPAR_SLOW_LINKS plays a slow road through host memory"
-    else:
-        vendor, road = peer.offer([device.info for device in devices])
+    infos = [device.info for device in devices]
+    vendor, groups, refusal = None, None, wanted.refusal()
+    if refusal is None:
+        vendor, refusal = peer.offer(infos)
+        if vendor is None and not wanted.forced and env.get().peer == "groups":
+            vendor, groups, refusal = peer.offer_groups(infos)
     if vendor is not None:
         try:
-            return Carriers(devices, vendor, base), road
+            return Carriers(devices, vendor, arena, groups), refusal
         except (UnsupportedError, VulkanError) as error:
-            if forced or isinstance(error, DeviceLostError):
+            if wanted.forced or isinstance(error, DeviceLostError):
                 raise
             _log.warning("slots are not carried between the cards: %s", error)
             return None, str(error)
-    if forced:
-        raise UnsupportedError(f"transport {peer.NAME}: {road}; take auto")
-    return None, road if {device.info.driver_id for device in devices} <= set(peer.vendors()) else ""
+    if wanted.forced:
+        raise UnsupportedError(f"transport {peer.NAME}: {refusal}; take auto")
+    looked_for = env.get().peer == "groups" or {info.driver_id for info in infos} <= set(peer.vendors())
+    return None, refusal if looked_for else ""
 
 
 def transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -> Transport:

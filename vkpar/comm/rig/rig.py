@@ -11,6 +11,7 @@ from typing import Any
 from vkpar import env
 from vkpar.comm.rig import choice, links
 from vkpar.comm.rig.arena import Arena
+from vkpar.comm.rig.carriers import Carriers
 from vkpar.comm.rig.processes.progress import Progress
 from vkpar.comm.rig.processes.world import World
 from vkpar.comm.rig.transports import peer
@@ -123,7 +124,8 @@ class Rig:
         """Open what carries slots between the cards, where something does; return how many slots there are in all."""
         shared = self.arena.nslots * (1 + len(self.own_slots))
         copies, alone = bool(self.own_slots), self.world is None
-        self.carriers, self._road = choice.carriers(self.devices, transports, shared, copies=copies, alone=alone)
+        wanted = choice.Wanted(tuple(transports), copies=copies, alone=alone)
+        self.carriers, self._road = choice.carriers(self.devices, wanted, self.arena)
         if self.carriers is None:
             return shared
         undo.callback(self.carriers.close)
@@ -193,7 +195,20 @@ class Rig:
     @property
     def slot_nbytes(self) -> int:
         """Bytes of a slot of the largest kind through which reductions go."""
-        return (self.carriers or self.arena).large.slot_nbytes
+        return self.slots.large.slot_nbytes
+
+    @property
+    def slots(self) -> Arena | Carriers:
+        """What has the slots by which schedules are made."""
+        return self.arena if self.carriers is None or self.carriers.grouping is not None else self.carriers
+
+    @property
+    def groups(self) -> tuple[int, ...] | None:
+        """By rank the group within which slots are carried, ranks alone in groups of their own; None without such."""
+        if self.carriers is None or self.carriers.grouping is None:
+            return None
+        groups = self.carriers.grouping.groups
+        return tuple(len(groups) + rank if group is None else group for rank, group in enumerate(groups))
 
     @property
     def copies(self) -> bool:
@@ -218,11 +233,14 @@ class Rig:
 
     def _told_links(self) -> list[links.Link]:
         """Return the links as people are told of them: which road a pair takes, or why it takes no shorter one."""
-        if self.carriers is not None:
-            return [replace(link, kind=peer.NAME, reason=self._road) for link in self._own_links]
-        if not self._road:
-            return self._own_links
-        return [replace(link, reason=f"{link.reason}; not {peer.NAME}: {self._road}") for link in self._own_links]
+        return [self._told_link(link) for link in self._own_links]
+
+    def _told_link(self, link: links.Link) -> links.Link:
+        if self.carriers is not None and self.carriers.joins(link.src, link.dst):
+            return replace(link, kind=peer.NAME, reason=self._road)
+        if self.carriers is not None or not self._road:
+            return link
+        return replace(link, reason=f"{link.reason}; not {peer.NAME}: {self._road}")
 
     def _connect(self) -> None:
         queues_of: dict[int, list[int]] = {rank: [] for rank in range(len(self.devices))}
@@ -307,7 +325,11 @@ class Rig:
 
     def transport_names(self) -> list[str]:
         """Return, by rank, how slots get to other ranks."""
-        return [transport.name if self.carriers is None else peer.NAME for transport in self.transports]
+        carriers = self.carriers
+        return [
+            peer.NAME if carriers is not None and carriers.serves(rank) else transport.name
+            for rank, transport in enumerate(self.transports)
+        ]
 
     def confirm(self) -> None:
         """Let the validation layer see that the work which the queues' timelines have passed is done."""

@@ -11,12 +11,15 @@ wait for each other. No Vulkan here.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from vkpar.comm.schedule.steps import BLOCK, Action, Forward, Reduce, Span, Step
+from vkpar.comm.schedule.grouped import Grouping, GroupStep, LoneStep, placed
+from vkpar.comm.schedule.steps import BLOCK, Action, Forward, Reduce, SlotCopy, Span, Step
 
 # Elements that are worth a flag: what comes with them takes longer than the flag's kernel does, measured on H100s.
 _GROUP_BLOCKS = (4 << 20) // BLOCK
@@ -45,11 +48,16 @@ class CarriedPart:
         actions: what its kernels do.
         arrivals: by source and lane, how many more transfers must have come before.
         sends: the ranks and lanes on which a transfer goes after that.
+        reads: the slots that transfers have brought.
+        fetched: what is copied from shared slots before the kernels; ``published``: into them, after these.
     """
 
     actions: tuple[Action, ...]
     arrivals: dict[Lane, int] = field(default_factory=dict)
     sends: tuple[Lane, ...] = ()
+    reads: tuple[int, ...] = ()
+    fetched: tuple[SlotCopy, ...] = ()
+    published: tuple[SlotCopy, ...] = ()
 
     @property
     def hurries(self) -> bool:
@@ -65,11 +73,38 @@ class CarriedStep(Step):
         parts: the steps; ``actions`` has those of all.
         transfers: what all steps of its round send, in the global order of these, where it is the first of the round.
         opens: it is the first of its round.
+        awaited: the shared slots that steps of its round read: it begins no earlier than these, and waits for none.
     """
 
     opens: bool = False
     parts: tuple[CarriedPart, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    awaited: tuple[int, ...] = ()
+
+    @functools.cached_property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that transfers bring."""
+        return tuple(slot for part in self.parts for slot in part.reads)
+
+    @functools.cached_property
+    def fetches(self) -> tuple[int, ...]:
+        """The shared slots that it reads."""
+        return tuple(copy.slot for part in self.parts for copy in part.fetched)
+
+    @functools.cached_property
+    def publishes(self) -> tuple[int, ...]:
+        """The shared slots that it fills."""
+        return tuple(copy.out_slot for part in self.parts for copy in part.published)
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """All slots that it reads."""
+        return (*self.reads, *self.fetches)
+
+    @property
+    def filled(self) -> tuple[int, ...]:
+        """All slots that it fills."""
+        return (*self.writes, *self.publishes)
 
 
 class _Submission:
@@ -79,49 +114,71 @@ class _Submission:
         self.parts: list[CarriedPart] = []
         self.phases: list[str] = []
 
-    def step(self, rank: int, transfers: Sequence[Transfer], *, opens: bool) -> CarriedStep:
+    @property
+    def fetches(self) -> Iterator[int]:
+        """The shared slots that it reads."""
+        return (copy.slot for part in self.parts for copy in part.fetched)
+
+    def step(self, rank: int, transfers: Sequence[Transfer], awaited: tuple[int, ...], *, opens: bool) -> CarriedStep:
         actions = tuple(action for part in self.parts for action in part.actions)
         phase = "+".join(dict.fromkeys(self.phases))
-        return CarriedStep(rank, phase, actions, opens, tuple(self.parts), tuple(transfers))
+        return CarriedStep(rank, phase, actions, opens, tuple(self.parts), tuple(transfers), awaited)
 
 
-def carried(steps: Sequence[Step], extents_of: ExtentsOf) -> Iterator[CarriedStep]:
+def carried(steps: Sequence[Step], extents_of: ExtentsOf, grouping: Grouping | None = None) -> Iterator[Step]:
     """Yield ``steps`` in few submissions a rank, with transfers between them.
+
+    Steps of ranks for which nothing is carried stay as they are; nothing in a round waits for those that come after
+    its beginning, so that they follow it.
 
     Args:
         steps: in one global order, by rank; no barriers, whose tokens are carried by nobody.
         extents_of: the bytes of a slot that are in use.
+        grouping: which ranks are carried for; None where all are.
     """
     rounds = Rounds()
     made: defaultdict[int, _Submission] = defaultdict(_Submission)
     transfers: list[Transfer] = []
-    for taken in rounds.take(apart(steps), extents_of):
+    lone: list[Step] = []
+    for taken in rounds.take(apart(steps) if grouping is None else _placed(steps, grouping), extents_of):
         if taken.opens:
             yield from _submissions(made, transfers)
+            yield from lone
             made.clear()
             transfers.clear()
+            lone.clear()
+        if taken.part is None:
+            lone.append(taken.step)
+            continue
         submission = made[taken.step.rank]
         submission.parts.append(taken.part)
         submission.phases.append(taken.step.phase)
         transfers += taken.transfers
     yield from _submissions(made, transfers)
+    yield from lone
+
+
+def _placed(steps: Sequence[Step], grouping: Grouping) -> list[Step]:
+    whole = ([step] if grouping.groups[step.rank] is None else apart([step]) for step in steps)
+    return list(placed(list(itertools.chain.from_iterable(whole)), grouping))
 
 
 def _submissions(made: Mapping[int, _Submission], transfers: Sequence[Transfer]) -> Iterator[CarriedStep]:
+    awaited = tuple(dict.fromkeys(slot for submission in made.values() for slot in submission.fetches))
     for place, (rank, submission) in enumerate(made.items()):
-        yield submission.step(rank, () if place else transfers, opens=place == 0)
+        yield submission.step(rank, () if place else transfers, awaited, opens=place == 0)
 
 
 class Taken(NamedTuple):
     """A step that has its place.
 
     Attributes:
-        part: what it is within a submission; ``transfers``: what it sends.
+        part: what it is within a submission, None for a submission by itself; ``transfers``: what it sends.
         opens: it begins a round: all ranks begin new submissions.
     """
 
     step: Step
-    part: CarriedPart
+    part: CarriedPart | None
     transfers: list[Transfer]
     opens: bool
 
@@ -143,6 +200,8 @@ class Rounds:
         self._told: dict[tuple[Lane, int, int], Counter[int]] = {}  # by the same and the transfer: what the source knew
         self._reads: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by slot, when each rank read it last
         self._content: dict[tuple[int, int], tuple[Lane, int]] = {}  # by slot and reader: whence, and the transfer
+        self._fetched: set[int] = set()  # shared slots that were read since the round began
+        self._filled: set[int] = set()  # and those that were filled
         self._cut = False
 
     def cut(self) -> None:
@@ -153,9 +212,15 @@ class Rounds:
         """Yield the steps of a schedule, all that read what they send among them."""
         readers = _readers(steps)
         for index, step in enumerate(steps):
+            if isinstance(step, LoneStep):
+                self._share(step.reads, step.writes)
+                yield Taken(step, None, [], opens=False)
+                continue
             opens = self._cut or not self._fits(step)
             if opens:
                 self._cut, self._began = False, self._at.copy()
+                self._fetched.clear()
+                self._filled.clear()
             arrivals = self._arrivals(step)
             self._at[step.rank] += 1
             for slot in step.reads:
@@ -165,16 +230,35 @@ class Rounds:
             transfers = [self._send(step, target, wanted, extents_of) for target in targets]
             for slot in step.writes:
                 self._reads[slot].clear()
-            lanes = tuple((transfer.dst, transfer.lane) for transfer in transfers)
-            yield Taken(step, CarriedPart(step.actions, arrivals, lanes), transfers, opens)
+            part = CarriedPart(step.actions, arrivals, _lanes(transfers), step.reads)
+            if isinstance(step, GroupStep):
+                part = replace(part, fetched=step.fetched, published=step.published)
+                self._share([copy.slot for copy in step.fetched], [copy.out_slot for copy in step.published])
+            yield Taken(step, part, transfers, opens)
+
+    def _share(self, fetched: Iterable[int], filled: Iterable[int]) -> None:
+        """Note what was read and filled of the shared slots."""
+        self._fetched.update(fetched)
+        self._filled.update(filled)
+
+    def _waits_inside(self, step: Step) -> bool:
+        """Say whether the step waits, by shared slots, for what comes after the round's beginning."""
+        return isinstance(step, GroupStep) and (
+            any(copy.slot in self._filled for copy in step.fetched)
+            or any(copy.out_slot in self._filled | self._fetched for copy in step.published)
+        )
 
     def _fits(self, step: Step) -> bool:
         """Say whether the step may belong to the round: who read its slots in this round is known to have done so."""
         known, rank = self._known[step.rank], step.rank
-        return self._at[rank] - self._began[rank] < _MOST_PARTS and all(
-            reader == rank or number <= max(known[reader], self._began[reader])
-            for slot in step.writes
-            for reader, number in self._reads[slot].items()
+        return (
+            not self._waits_inside(step)
+            and self._at[rank] - self._began[rank] < _MOST_PARTS
+            and all(
+                reader == rank or number <= max(known[reader], self._began[reader])
+                for slot in step.writes
+                for reader, number in self._reads[slot].items()
+            )
         )
 
     def _arrivals(self, step: Step) -> dict[Lane, int]:
@@ -211,6 +295,10 @@ class Rounds:
             return 0
         self._turns[rank, target] += 1
         return self._turns[rank, target] % LANES
+
+
+def _lanes(transfers: Sequence[Transfer]) -> tuple[Lane, ...]:
+    return tuple((transfer.dst, transfer.lane) for transfer in transfers)
 
 
 def _joined(pieces: Sequence[Extent]) -> Iterator[Extent]:
@@ -257,6 +345,8 @@ def _readers(steps: Sequence[Step]) -> dict[tuple[int, int], set[int]]:
     readers: dict[tuple[int, int], set[int]] = {}
     writer: dict[int, int] = {}
     for index, step in enumerate(steps):
+        if isinstance(step, LoneStep):
+            continue
         for slot in step.reads:
             readers[writer[slot], slot].add(step.rank)
         for slot in step.writes:

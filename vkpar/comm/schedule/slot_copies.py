@@ -7,8 +7,9 @@ goes out while the kernel works on a third. No Vulkan here: the rig has the queu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from vkpar.comm.schedule.steps import Action, Forward, Reduce, SlotCopy, Step
 
@@ -80,7 +81,8 @@ def through_copies(steps: Iterable[Step], queue_map: QueueMap, nslots: int) -> I
         holders.update({copy.out_slot: {rank} for copy in sent})
         if fetched:
             yield Step(queue_map.into[rank], IN, tuple(fetched))
-        yield replace(step, actions=tuple(_own(action, rank, nslots) for action in step.actions))
+        own = partial(own_slot, rank, nslots=nslots)
+        yield replace(step, actions=tuple(own_action(action, own, own) for action in step.actions))
         if sent:
             yield Step(queue_map.out[rank], OUT, tuple(sent))
 
@@ -95,15 +97,11 @@ def _sent(action: Action, rank: int, nslots: int) -> Iterator[SlotCopy]:
         yield SlotCopy(action.span, own_slot(rank, action.out_slot, nslots), action.out_slot, final, sends=True)
 
 
-def _own(action: Action, rank: int, nslots: int) -> Action:
-    """Return the action on the rank's own slots; tokens stay in the shared ones."""
-
-    def own(slot: int) -> int:
-        return own_slot(rank, slot, nslots)
-
+def own_action(action: Action, read: Callable[[int], int], written: Callable[[int], int]) -> Action:
+    """Return the action on the rank's own places of the slots that it reads and writes; tokens stay in shared ones."""
     if not isinstance(action, (Reduce, Forward)):
         return action
-    out_slot = None if action.out_slot is None else own(action.out_slot)
+    out_slot = None if action.out_slot is None else written(action.out_slot)
     if isinstance(action, Reduce):
-        return replace(action, sources=tuple(map(own, action.sources)), out_slot=out_slot)
-    return replace(action, slot=own(action.slot), out_slot=out_slot)
+        return replace(action, sources=tuple(map(read, action.sources)), out_slot=out_slot)
+    return replace(action, slot=read(action.slot), out_slot=out_slot)

@@ -166,6 +166,16 @@ class Step:
         """The slots that the step fills."""
         return tuple(action.out_slot for action in self.actions if action.out_slot is not None)
 
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """All slots that it reads, wherever they lie."""
+        return self.reads
+
+    @property
+    def filled(self) -> tuple[int, ...]:
+        """All slots that it fills, wherever they lie."""
+        return self.writes
+
 
 @dataclass(frozen=True)
 class SlotSet:
@@ -209,6 +219,7 @@ class Problem:
         parts: the part that each rank receives (reduce_scatter); ``count`` is the end of the last one.
         shares: the share of the whole that each rank owns (not with ``parts``); None for equal chunks.
         groups: by rank the group, such as a process, within which slots cost less; None for one group.
+        hands_on: a slot from outside costs each rank of a group that reads it; else the first one alone.
     """
 
     nranks: int
@@ -220,6 +231,7 @@ class Problem:
     parts: tuple[Span, ...] | None = None
     shares: tuple[float, ...] | None = None
     groups: tuple[int, ...] | None = None
+    hands_on: bool = False
 
     @property
     def collective(self) -> str:

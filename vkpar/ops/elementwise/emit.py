@@ -32,6 +32,9 @@ from vkpar.ops.elementwise.expressions import (
     Expression,
     fault,
     glsl_type,
+    may_cancel,
+    opaque,
+    operator_of,
 )
 
 _FOLD: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -184,6 +187,8 @@ class _Emitter:
         x, y = self.coerced(a, both, node.left), self.coerced(b, both, node.right)
         if sign in ("*", "/", "//", "%") and glsl_type(both) == "float":
             x, y = _unfolded(a, x), _unfolded(b, y)
+        if sign in ("+", "-") and glsl_type(both) == "float" and may_cancel(a.code, b.code):
+            y = opaque(y)
         if sign in ("//", "%"):
             name = {"//": "floor_divide", "%": "modulo"}[sign] + f"_{glsl_type(both)}"
             return self._called(name, both, x, y)
@@ -236,7 +241,7 @@ class _Emitter:
         if name == "where":
             return self._select(node, *node.args)
         if name in OPERATORS or name in ("square", "reciprocal", "invert", "logical_not"):
-            return self.visit(_operator(node, name))
+            return self.visit(operator_of(node, name))
         values = [self.visit(part) for part in node.args]
         if name == "pow":
             return self._power(node, node.args[1], *values)
@@ -349,23 +354,6 @@ class _Emitter:
         return f"{int(number) % (1 << 32)}u" if target == "uint" else f"int({int(number) % (1 << 32)}u)"
 
 
-def _operator(node: ast.Call, name: str) -> ast.expr:
-    """Return the expression that a function by NumPy's name of an operator stands for."""
-    first = node.args[0]
-    made: ast.expr
-    if name == "invert":
-        made = ast.UnaryOp(ast.Invert(), first)
-    elif name == "logical_not":
-        made = ast.UnaryOp(ast.Not(), first)
-    elif name == "reciprocal":
-        made = ast.BinOp(ast.copy_location(ast.Constant(1), node), ast.Div(), first)
-    elif name == "square":
-        made = ast.BinOp(first, ast.Mult(), first)
-    else:
-        made = ast.BinOp(first, OPERATORS[name], node.args[1])
-    return ast.copy_location(made, node)
-
-
 def _unfolded(value: _Value, code: str) -> str:
     """Return GLSL of a value as no compiler's constant where one may find it to be zero: ``0 if x > 0 else 0``.
 
@@ -376,7 +364,7 @@ def _unfolded(value: _Value, code: str) -> str:
         return f"uintBitsToFloat((gl_NumWorkGroups.x >> 31){sign})"
     if value.number is not None or value.varies:
         return code
-    return f"uintBitsToFloat(floatBitsToUint({code}) | (gl_NumWorkGroups.x >> 31))"
+    return opaque(code)
 
 
 def _float32(number: float) -> np.float32:

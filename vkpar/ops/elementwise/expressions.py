@@ -8,6 +8,7 @@ too, and are stored as bool.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
@@ -25,6 +26,7 @@ WEAK_FLOAT: Final = "weak float"
 WEAK: Final = (BOOL, WEAK_INT, WEAK_FLOAT)
 CONSTANTS: Final = {"pi": np.pi, "inf": np.inf, "nan": np.nan}
 INDEX_NAME: Final = "index"  # of the number of the element, counted in C order
+_NAMES: Final = re.compile(r"\b[xv]\d+\b")  # in GLSL: of inputs, and of what is made of them
 _RESERVED: Final = ("out", "True", "False", "None")
 
 # Those functions of one number that products apply to their results, too; of floats alone, but for relu.
@@ -203,3 +205,32 @@ def _kind(node: ast.AST) -> str:
     words = {"Subscript": "an index", "Attribute": "an attribute", "Lambda": "a lambda", "Tuple": "a tuple"}
     name = type(node).__name__
     return words.get(name, f"a {name.lower()}")
+
+
+def operator_of(node: ast.Call, name: str) -> ast.expr:
+    """Return the expression that a function by NumPy's name of an operator stands for."""
+    first = node.args[0]
+    made: ast.expr
+    if name == "invert":
+        made = ast.UnaryOp(ast.Invert(), first)
+    elif name == "logical_not":
+        made = ast.UnaryOp(ast.Not(), first)
+    elif name == "reciprocal":
+        made = ast.BinOp(ast.copy_location(ast.Constant(1), node), ast.Div(), first)
+    elif name == "square":
+        made = ast.BinOp(first, ast.Mult(), first)
+    else:
+        made = ast.BinOp(first, OPERATORS[name], node.args[1])
+    return ast.copy_location(made, node)
+
+
+def opaque(code: str) -> str:
+    """Return GLSL of a float of which no compiler knows what it was made of."""
+    return f"uintBitsToFloat(floatBitsToUint({code}) | (gl_NumWorkGroups.x >> 31))"
+
+
+def may_cancel(a: str, b: str) -> bool:
+    """Say whether a compiler may find two values to be equal, or opposite: Mesa 26 takes x - x for 0 whatever x is."""
+    used, also = (set(_NAMES.findall(code)) for code in (a, b))
+    made = {name for name in used | also if name.startswith("v")}  # of any inputs
+    return bool(used and also and (made or used & also))

@@ -98,7 +98,7 @@ class CShape:
         ffi, address = c.ffi, api.load().address
         holds = [batch.hold or (c.ffi.NULL, 0) for batch in batches]
         read_start, reads = _flatten(
-            [[slot | _CARRIED for slot in batch.reads] if batch.carried else batch.reads for batch in batches]
+            [[*batch.reads, *(slot | _CARRIED for slot in batch.carried)] for batch in batches]
         )
         write_start, writes = _flatten([batch.writes for batch in batches])
         self._number = len(batches)

@@ -41,8 +41,8 @@ class TransferPieces(NamedTuple):
 class Batch:
     """One submission: ``command`` on ``rank``'s queue, and the slots that it reads and writes.
 
-    It waits for the value on ``hold``, a timeline of the rank's device, too: a test holds it up that way. Where its
-    reads are ``carried``, transfers bring them, and the command buffer itself waits for those; ``transfers`` are what
+    It waits for the value on ``hold``, a timeline of the rank's device, too: a test holds it up that way. It reads
+    ``carried`` slots, too, which transfers bring: the command buffer itself waits for those; ``transfers`` are what
     it sends. It ``opens`` a round of such batches, whose command buffers wait for each other.
     """
 
@@ -51,9 +51,14 @@ class Batch:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     hold: tuple[Any, int] | None = None
-    carried: bool = False
+    carried: tuple[int, ...] = ()
     opens: bool = False
     transfers: tuple[TransferPieces, ...] = ()
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """All slots that it reads."""
+        return (*self.reads, *self.carried)
 
 
 @dataclass(frozen=True)

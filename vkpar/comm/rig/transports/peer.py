@@ -48,6 +48,24 @@ def offer(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
     return (None, refusal) if refusal else (vendor, f"{told}, self-test passed")
 
 
+def offer_groups(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, tuple[int | None, ...] | None, str]:
+    """Return the library that joins ranks of one driver, by rank the group or None, and its name; or None and why not.
+
+    ``VKPAR_PEER=groups`` asks for that: it was not run on cards yet.
+    """
+    if len(ranks) > MOST_RANKS:
+        return None, None, f"{len(ranks)} ranks, not up to {MOST_RANKS}"
+    reasons = []
+    for driver in dict.fromkeys(info.driver_id for info in ranks if info.driver_id in vendors()):
+        members = [rank for rank, info in enumerate(ranks) if info.driver_id == driver]
+        vendor, told = offer([ranks[rank] for rank in members])
+        if vendor is not None:  # one library's streams serve a communicator
+            groups = tuple(driver if rank in members else None for rank in range(len(ranks)))
+            return vendor, groups, f"{told}, within groups of ranks"
+        reasons.append(f"of ranks {', '.join(map(str, members))}, counted from 0: {told}")
+    return None, None, "; ".join(reasons) or "no copy engine of these ranks' drivers is known"
+
+
 def reach(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
     """Return the library by which these ranks reach each other's memory and its name, or None and why there is none."""
     refusal = _unlike(ranks)

@@ -1,16 +1,17 @@
 """Two-level: groups of ranks sum their own first, the owner of a chunk sums the groups' sums, all gather: three hops.
 
-A group is what lives in one process. Of each foreign chunk one rank of the group sums what the group's ranks publish,
-another one for every chunk, so that one sum of a group crosses to the owner in place of all of its contributions.
-Without groups, all ranks are one, and it is two_shot.
+A group is what lives in one process, or what the cards' own link joins. Of each foreign chunk one rank of the group
+sums what the group's ranks publish, another one for every chunk, so that one sum of a group crosses to the owner in
+place of all of its contributions. Where slots of other groups cost every reader, one rank of the group reads the
+finished sum, too, and hands it on: a fourth hop. Without groups, all ranks are one, and it is two_shot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vkpar.comm.schedule.pipeline import abreast, overlapped, owned, ramped
-from vkpar.comm.schedule.primitives import recv_copy, recv_reduce_copy_send, recv_reduce_send, send
+from vkpar.comm.schedule.pipeline import abreast, interleaved, overlapped, owned, ramped
+from vkpar.comm.schedule.primitives import recv_copy, recv_copy_send, recv_reduce_copy_send, recv_reduce_send, send
 from vkpar.comm.schedule.steps import Problem, Reduce, Span, Step
 
 
@@ -28,7 +29,12 @@ def steps(problem: Problem) -> Iterator[Step]:
         _Turn(problem, (first + index) % sets * problem.nranks, spans).stages()
         for index, spans in enumerate(abreast(parts))
     ]
-    return overlapped(rounds)
+    # What is handed on is sent in slots that an overlapping segment would fill.
+    return interleaved(rounds, sets) if _hands_on(problem) else overlapped(rounds)
+
+
+def _hands_on(problem: Problem) -> bool:
+    return problem.hands_on and problem.collective == "all_reduce"
 
 
 class _Turn:
@@ -61,8 +67,10 @@ class _Turn:
         contribute = [self._contribute(rank) for rank in self._problem.contributors]
         publish = [self._publish(rank) for rank in self._problem.contributors]
         reduce = [self._reduce(owner) for owner in self._spans]
+        hand_on = [self._hand_on(rank) for rank in range(self._problem.nranks)]
         gather = [self._gather(rank) for rank in range(self._problem.nranks)]
-        return [[step for step in stage if step.actions] for stage in (contribute, publish, reduce, gather)]
+        stages = [contribute, publish, reduce, *([hand_on] if _hands_on(self._problem) else []), gather]
+        return [[step for step in stage if step.actions] for stage in stages]
 
     def _contribute(self, rank: int) -> Step:
         """Send what the group's collectors sum."""
@@ -100,10 +108,25 @@ class _Turn:
         )
         return Step(owner, "reduce", (action,))
 
-    def _gather(self, rank: int) -> Step:
+    def _reader(self, rank: int, owner: int) -> int | None:
+        """Return which rank of a rank's group reads the owner's sum, for itself and the others; None for each."""
+        group = self._groups[rank]
+        members = [other for other in range(self._problem.nranks) if self._groups[other] == group]
+        if not _hands_on(self._problem) or group == self._groups[owner] or len(members) == 1:
+            return None
+        return members[owner % len(members)]
+
+    def _hand_on(self, rank: int) -> Step:
+        owners = [owner for owner in self._spans if self._reader(rank, owner) == rank]
         actions = (
-            recv_copy(span, self._slot(owner, owner))
-            for owner, span in self._spans.items()
-            if owner != rank and self._problem.receives(rank, owner)
+            recv_copy_send(self._spans[owner], self._slot(owner, owner), self._slot(rank, owner)) for owner in owners
         )
+        return Step(rank, "hand on", tuple(actions))
+
+    def _gather(self, rank: int) -> Step:
+        actions = []
+        for owner, span in self._spans.items():
+            reader = self._reader(rank, owner)
+            if rank not in (owner, reader) and self._problem.receives(rank, owner):
+                actions.append(recv_copy(span, self._slot(owner if reader is None else reader, owner)))
         return Step(rank, "gather", tuple(actions))

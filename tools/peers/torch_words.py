@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Times sorting, scans, convolutions and whole numbers beside torch's on one GPU.
+
+``v/t`` is vkpar's time over torch's; ``copy`` is the rate of the bytes that an operation has to read and write at
+least, as a share of the rate of a copy, the better one of vkpar's and torch's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import common
+import numpy as np
+
+import vkpar
+from vkpar.bench.commands import whole
+
+_COUNT = 1 << 24
+_NARROW_NBYTES = 64 << 20
+_ROWS, _VOCABULARY, _K = 256, 32_000, 64
+_IMAGES, _SIDE, _CHANNELS = 16, 56, (64, 128, 256)
+_CALLS = 20
+
+
+class Case(NamedTuple):
+    """One operation.
+
+    Attributes:
+        name: of the operation.
+        nbytes: that it has to read and write at least.
+        ours: calls vkpar's, ``theirs`` torch's.
+    """
+
+    name: str
+    nbytes: int
+    ours: Callable[[], object]
+    theirs: Callable[[], object]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; return 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="0", help="a selector of one device, the GPU that torch calls cuda:0")
+    parser.add_argument("--repeat", type=whole(1), default=7, metavar="N", help="measure so often, take the median")
+    given = parser.parse_args(arguments)
+    common.need("torch", "pip install torch")
+    import torch
+
+    with vkpar.open_devices(given.device)[0] as device:
+        print(f"# vkpar {vkpar.__version__}, torch {torch.__version__} on {device.name}: medians")
+        print("#operation                  vkpar us  torch us    v/t   copy")
+        copy = 0.0
+        for case in _cases(device, torch):
+            ours = common.risen_us(case.ours, _CALLS, device.synchronize, given.repeat)
+            theirs = common.risen_us(case.theirs, _CALLS, torch.cuda.synchronize, given.repeat)
+            copy = copy or case.nbytes / min(ours, theirs)  # the first case
+            share = case.nbytes / ours / copy
+            print(f" {case.name:26s} {ours:8.1f}  {theirs:8.1f} {ours / theirs:6.2f} {share:6.2f}", flush=True)
+    return 0
+
+
+def _cases(device: vkpar.Device, torch: Any) -> Iterator[Case]:
+    """Yield the operations, a copy first."""
+    yield from _orders(device, torch)
+    yield from _convolutions(device, torch)
+    for name in ("uint8", "int64", "bool"):
+        yield from _narrow(device, torch, name)
+
+
+def _orders(device: vkpar.Device, torch: Any) -> Iterator[Case]:
+    """Yield a copy, sorts, scans and selections of float32."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(_COUNT).astype(np.float32)
+    a, ta = device.array(values), torch.from_numpy(values).cuda()
+    out, tout = device.empty(_COUNT), torch.empty_like(ta)
+    yield Case("copy, 2^24", 8 * _COUNT, lambda: out.copy_from(a), lambda: tout.copy_(ta))
+    yield Case("sort, 2^24", 8 * _COUNT, lambda: vkpar.sort(a, out=out), lambda: torch.sort(ta, stable=True))
+    yield Case("argsort, 2^24", 8 * _COUNT, lambda: vkpar.argsort(a), lambda: torch.argsort(ta, stable=True))
+    yield Case("cumsum, 2^24", 8 * _COUNT, lambda: vkpar.cumsum(a, out=out), lambda: torch.cumsum(ta, 0, out=tout))
+    square, tsquare = a.reshape(4096, 4096), ta.reshape(4096, 4096)
+    yield Case("sort, rows of 4096", 8 * _COUNT, lambda: vkpar.sort(square), lambda: torch.sort(tsquare, stable=True))
+    yield Case("cumsum, rows of 4096", 8 * _COUNT, lambda: vkpar.cumsum(square, 1), lambda: torch.cumsum(tsquare, 1))
+    yield Case("std, rows of 4096", 4 * _COUNT, lambda: vkpar.std(square, axis=1), lambda: torch.std(tsquare, 1))
+    logits = rng.standard_normal((_ROWS, _VOCABULARY)).astype(np.float32)
+    b, tb = device.array(logits), torch.from_numpy(logits).cuda()
+    name = f"topk({_K}), {_ROWS} x {_VOCABULARY}"
+    yield Case(name, logits.nbytes, lambda: vkpar.topk(b, _K), lambda: torch.topk(tb, _K))
+
+
+def _convolutions(device: vkpar.Device, torch: Any) -> Iterator[Case]:
+    """Yield convolutions of halves by windows of 3 x 3, which keep the images' size."""
+    rng = np.random.default_rng(1)
+    for channels in _CHANNELS:
+        images = rng.standard_normal((_IMAGES, channels, _SIDE, _SIDE)).astype(np.float16)
+        weights = (rng.standard_normal((channels, channels, 3, 3)) / 32).astype(np.float16)
+        x, w = device.array(images), device.array(weights)
+        tx, tw = torch.from_numpy(images).cuda(), torch.from_numpy(weights).cuda()
+        yield Case(
+            f"conv2d 3x3, {channels} channels",
+            2 * images.nbytes + weights.nbytes,
+            lambda x=x, w=w: vkpar.conv2d(x, w, padding=1),  # type: ignore[misc]
+            lambda tx=tx, tw=tw: torch.conv2d(tx, tw, padding=1),  # type: ignore[misc]
+        )
+
+
+def _narrow(device: vkpar.Device, torch: Any, name: str) -> Iterator[Case]:
+    """Yield what reads and writes whole numbers, or truth, at memory's rate."""
+    dtype = np.dtype(name)
+    values = np.random.default_rng(2).integers(0, 2, _NARROW_NBYTES // dtype.itemsize).astype(dtype)
+    a, b = device.array(values), device.array(values[::-1])
+    ta, tb = torch.from_numpy(values).cuda(), torch.from_numpy(values[::-1].copy()).cuda()
+    nbytes = values.nbytes
+    if name == "bool":
+        yield Case("logical_and, bool", 3 * nbytes, lambda: vkpar.logical_and(a, b), lambda: torch.logical_and(ta, tb))
+        yield Case("any, bool", nbytes, lambda: vkpar.any(a), lambda: torch.any(ta))
+        yield Case("count_nonzero, bool", nbytes, lambda: vkpar.sum(a), lambda: torch.count_nonzero(ta))
+        return
+    yield Case(f"add, {name}", 3 * nbytes, lambda: vkpar.add(a, b), lambda: torch.add(ta, tb))
+    yield Case(f"maximum, {name}", 3 * nbytes, lambda: vkpar.maximum(a, b), lambda: torch.maximum(ta, tb))
+    yield Case(f"sum, {name}", nbytes, lambda: vkpar.sum(a), lambda: torch.sum(ta))
+    yield Case(f"max, {name}", nbytes, lambda: vkpar.max(a), lambda: torch.max(ta))
+
+
+if __name__ == "__main__":
+    sys.exit(common.main(main))
