@@ -155,6 +155,26 @@ def test_logits_and_tokens(rig: Rig, name: str, letters: str, mode: str, ratios:
         assert (np.abs(model.next_logits() - value[-2]) <= bound[-2]).all(), "the captured step's"
 
 
+LONG = ("llama", "qwen2", "qwen3", "gemma3", "window", "mixtral", "qwen3moe", "qwen2moe", "mixed")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=RARE) for name in LONG])
+def test_two_hundred_tokens_over_two_drivers(rig: Rig, name: str) -> None:
+    """By the captured step, each after the reference's tokens; where two are nearly as likely, either may be chosen."""
+    config, weights, steps = CONFIGS[name], weights_of(name), 200
+    added = reference.greedy(config, weights, PROMPT, steps)
+    value, bound = reference.bounded(config, weights, [*PROMPT, *added], ranks=2, wire="f32")
+    value, bound = value[len(PROMPT) - 1 :], bound[len(PROMPT) - 1 :]
+    clear = [reference.surest(value[[place]], bound[[place]]) > 2 for place in range(steps)]
+    assert sum(clear) > 0.9 * steps
+    with model_of(rig("LS", wire="f32"), name, "tensor", (1, 1), context=256) as model:
+        model.prefill(PROMPT)
+        for place, token in enumerate(added):
+            assert not clear[place] or model.next_token() == token, f"the token {place} after the prompt"
+            model.feed(token)
+        assert (np.abs(model.next_logits() - value[-1]) <= bound[-1]).all()
+
+
 @pytest.mark.parametrize(
     ("name", "letters", "wire"),
     [
@@ -383,6 +403,29 @@ def test_gguf_files_of_mixtures(rig: Rig, tmp_path: Path, kind: str, family: str
     routers = naming.routers_of(config, naming.TRANSFORMERS)
     held |= {name: tensors[name] for name in routers}
     check_file(rig, tmp_path / "m.gguf", config, held, "LL", mode)
+
+
+@pytest.mark.parametrize(
+    ("told", "tensor"),
+    [
+        ({"experts": 5}, r"blk\.0\.ffn_gate_inp\.weight has shape \(4, 64\)"),
+        ({"intermediate": 48}, r"blk\.0\.ffn_gate_exps\.weight has shape \(4, 32, 64\)"),
+        ({"shared": 64}, r"blk\.0\.ffn_gate_shexp\.weight has shape \(96, 64\)"),
+        ({"layers": 3}, r"has no tensor blk\.2\."),
+        ({"layers": 1}, r"holds blk\.1\..* which the model does not use"),
+    ],
+)
+def test_gguf_files_whose_experts_are_others_than_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int], tensor: str
+) -> None:
+    """The first tensor that does not fit is named when the file is opened."""
+    pytest.importorskip("gguf")
+    config = replace(CONFIGS["qwen2moe"], experts=4)
+    write = tiny._write_metadata
+    monkeypatch.setattr(tiny, "_write_metadata", lambda writer, own: write(writer, replace(own, **told)))
+    tiny.write_gguf(tmp_path / "m.gguf", config, tiny.weights(config))
+    with pytest.raises((InvalidUsageError, UnsupportedError), match=tensor):
+        open_model(tmp_path / "m.gguf")
 
 
 @pytest.mark.parametrize("family", ["qwen3moe", "qwen2moe", "mixed"])
