@@ -1,19 +1,26 @@
 // Running sums or products of rows, in chunks of 4,096 elements: a work-group makes what a chunk comes to, or its results.
 // Rows of several chunks take three dispatches: what chunks come to, running sums of these, and all results. The order
-// of additions depends on the sizes alone.
+// of additions depends on the sizes alone. In work-groups of 32, which CPU drivers take for whole numbers, a lane goes
+// through 128 neighbours, one after the other.
+// variants: u32: SHORT VALUE=uint PREFIX=uvec4 | u64: VALUE=uint64_t PREFIX=u64vec4 INT64 | f64: VALUE=double PREFIX=dvec4
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#ifdef INT64
+#extension GL_ARB_gpu_shader_int64 : require
+#endif
 #include "common/grid.glsl"
 #include "common/prefix.glsl"
 
-layout(constant_id = 0) const bool FLOATS = true;
+layout(constant_id = 0) const bool FLOATS = true;  // of 32 bits
 layout(constant_id = 1) const bool PRODUCT = false;
 layout(constant_id = 2) const uint PHASE = 1u;  // 0: what chunks come to; 1: results; 2: results after other chunks
+layout(constant_id = 3) const uint THREADS = 256u;
+layout(constant_id = 4) const bool PLACES = false;  // of one row of ones and zeros: stores where the ones lie
 
-layout(local_size_x = 256) in;
-layout(set = 0, binding = 0, std430) readonly buffer Elements { uint a[]; };
-layout(set = 0, binding = 1, std430) buffer Results { uint o[]; };
-layout(set = 0, binding = 2, std430) buffer Totals { uint s[]; };
+layout(local_size_x_id = 3) in;
+layout(set = 0, binding = 0, std430) readonly buffer Elements { VALUE a[]; };
+layout(set = 0, binding = 1, std430) buffer Results { VALUE o[]; };
+layout(set = 0, binding = 2, std430) buffer Totals { VALUE s[]; };
 
 layout(push_constant) uniform Push {
     uint count;    // elements of a row
@@ -24,6 +31,8 @@ layout(push_constant) uniform Push {
     uint s_first;
 } push;
 
+
+#ifdef SHORT
 const uint NOTHING = PRODUCT ? (FLOATS ? 0x3F800000u : 1u) : 0u;
 
 uint joined(uint x, uint y) {
@@ -37,14 +46,19 @@ uint joined(uint x, uint y) {
     }
     return made;
 }
+#else
+#define NOTHING (PRODUCT ? VALUE(1) : VALUE(0))
 
-uvec4 all_joined(uvec4 x, uvec4 y) {
-    return uvec4(joined(x.x, y.x), joined(x.y, y.y), joined(x.z, y.z), joined(x.w, y.w));
+VALUE joined(VALUE x, VALUE y) { return PRODUCT ? x * y : x + y; }
+#endif
+
+PREFIX all_joined(PREFIX x, PREFIX y) {
+    return PREFIX(joined(x.x, y.x), joined(x.y, y.y), joined(x.z, y.z), joined(x.w, y.w));
 }
 
 // The elements of a four and those before them in it; nothing behind the end of a row.
-uvec4 running(uint at, uint first) {
-    uvec4 four = uvec4(NOTHING);
+PREFIX running(uint at, uint first) {
+    PREFIX four = PREFIX(NOTHING);
     if (at < push.count) four.x = a[first + at];
     if (at + 1u < push.count) four.y = a[first + at + 1u];
     if (at + 2u < push.count) four.z = a[first + at + 2u];
@@ -55,11 +69,59 @@ uvec4 running(uint at, uint first) {
     return four;
 }
 
-void put(uint at, uint first, uint before, uvec4 four) {
-    if (at < push.count) o[first + at] = joined(before, four.x);
-    if (at + 1u < push.count) o[first + at + 1u] = joined(before, four.y);
-    if (at + 2u < push.count) o[first + at + 2u] = joined(before, four.z);
-    if (at + 3u < push.count) o[first + at + 3u] = joined(before, four.w);
+// Stores a sum, or a place where it is more than the one before.
+void store(uint at, uint first, VALUE before, VALUE sum) {
+    if (PLACES) {
+        if (sum != before) o[first + uint(before)] = VALUE(at);
+    } else if (at < push.count) {
+        o[first + at] = sum;
+    }
+}
+
+void put(uint at, uint first, VALUE before, PREFIX four) {
+    PREFIX sums = PREFIX(joined(before, four.x), joined(before, four.y), joined(before, four.z), joined(before, four.w));
+    store(at, first, before, sums.x);
+    store(at + 1u, first, sums.x, sums.y);
+    store(at + 2u, first, sums.y, sums.z);
+    store(at + 3u, first, sums.z, sums.w);
+}
+
+// Goes through what a lane has, and gives the chunk's sum or its results.
+void run(uint row, uint chunk, uint group, VALUE prior) {
+    uint lane = gl_LocalInvocationID.x;
+    uint most = (min(push.count, 4096u) + THREADS - 1u) / THREADS;
+    uint at = chunk * 4096u + lane * most;
+    uint n = push.count > at ? min(push.count - at, most) : 0u;
+    uint from = push.a_first + row * push.count + at;
+    uint fours = n & ~3u;
+    VALUE sum = NOTHING;
+    for (uint j = 0u; j < fours; j += 4u) {
+        VALUE low = joined(a[from + j], a[from + j + 1u]);
+        sum = joined(sum, joined(low, joined(a[from + j + 2u], a[from + j + 3u])));
+    }
+    for (uint j = fours; j < n; j++) sum = joined(sum, a[from + j]);
+    part[lane].x = sum;
+    barrier();
+    VALUE before = prior;
+    for (uint other = 0u; other < lane; other++) before = joined(before, part[other].x);
+    if (PHASE == 0u) {
+        if (lane == THREADS - 1u) s[push.s_first + group] = joined(before, sum);
+    } else {
+        uint to = push.o_first + row * push.count;
+        for (uint j = 0u; j < fours; j += 4u) {
+            PREFIX four = PREFIX(a[from + j], a[from + j + 1u], a[from + j + 2u], a[from + j + 3u]);
+            four.y = joined(four.x, four.y);
+            four.z = joined(four.y, four.z);
+            four.w = joined(four.z, four.w);
+            put(at + j, to, before, four);
+            before = joined(before, four.w);
+        }
+        for (uint j = fours; j < n; j++) {
+            VALUE next = joined(before, a[from + j]);
+            store(at + j, to, before, next);
+            before = next;
+        }
+    }
 }
 
 void main() {
@@ -67,24 +129,28 @@ void main() {
     uint row = group / push.chunks;
     uint chunk = group - row * push.chunks;
     if (row >= push.rows) return;
+    VALUE prior = NOTHING;
+    if (PHASE == 2u && chunk > 0u) prior = s[push.s_first + group - 1u];
+    if (THREADS == 32u) {
+        run(row, chunk, group, prior);
+        return;
+    }
     uint lane = gl_LocalInvocationID.x;
     uint at = chunk * 4096u + lane * 4u;
     uint first = push.a_first + row * push.count;
-    uvec4 q0 = running(at, first);
-    uvec4 q1 = running(at + 1024u, first);
-    uvec4 q2 = running(at + 2048u, first);
-    uvec4 q3 = running(at + 3072u, first);
-    PREFIXES(part, uvec4(q0.w, q1.w, q2.w, q3.w), all_joined)
-    uvec4 whole = part[255];
-    uvec4 before = lane == 0u ? uvec4(NOTHING) : part[max(lane, 1u) - 1u];
-    uint t1 = whole.x;
-    uint t2 = joined(t1, whole.y);
-    uint t3 = joined(t2, whole.z);
+    PREFIX q0 = running(at, first);
+    PREFIX q1 = running(at + 1024u, first);
+    PREFIX q2 = running(at + 2048u, first);
+    PREFIX q3 = running(at + 3072u, first);
+    PREFIXES(part, PREFIX(q0.w, q1.w, q2.w, q3.w), all_joined)
+    PREFIX whole = part[255];
+    PREFIX before = lane == 0u ? PREFIX(NOTHING) : part[max(lane, 1u) - 1u];
+    VALUE t1 = whole.x;
+    VALUE t2 = joined(t1, whole.y);
+    VALUE t3 = joined(t2, whole.z);
     if (PHASE == 0u) {
         if (lane == 0u) s[push.s_first + group] = joined(t3, whole.w);
     } else {
-        uint prior = NOTHING;
-        if (PHASE == 2u && chunk > 0u) prior = s[push.s_first + group - 1u];
         uint to = push.o_first + row * push.count;
         put(at, to, joined(prior, before.x), q0);
         put(at + 1024u, to, joined(joined(prior, t1), before.y), q1);

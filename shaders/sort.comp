@@ -13,6 +13,8 @@ layout(constant_id = 2) const bool LARGEST = false;  // the largest come first; 
 layout(constant_id = 3) const bool COUNTS = false;
 layout(constant_id = 4) const bool ALONE = false;  // a row is one chunk: nobody counted
 
+#include "common/order.glsl"
+
 layout(local_size_x = 256) in;
 layout(set = 0, binding = 0, std430) readonly buffer Keys { uint keys[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Places { uint places[]; };
@@ -38,18 +40,7 @@ shared uint tally[2048];
 uint added(uint x, uint y) { return x + y; }
 
 uint key_of(uint raw) {
-    uint key = raw;
-    bool none = false;
-    if (BEGINS) {
-        if (KIND == 1u) key ^= 0x80000000u;
-        if (KIND == 2u) {
-            none = (raw & 0x7FFFFFFFu) > 0x7F800000u;
-            key = raw == 0x80000000u ? 0u : raw;  // zeros are equal
-            key ^= (key >> 31) != 0u ? 0xFFFFFFFFu : 0x80000000u;
-        }
-        key = none ? 0xFFFFFFFFu : LARGEST ? ~key : key;
-    }
-    return key;
+    return BEGINS ? ordered(raw) : raw;
 }
 
 void main() {

@@ -38,8 +38,10 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^each_.*_rows$", r"r\d+_MODE", (1, 1, 1)),
     ("^each_.*_tile$", r"a\d+_MODE", (0, 1, 2)),
     ("^each_.*_tile$", r"r\d+_MODE", (0, 1, 1)),
-    ("^scan$", "PHASE", (0, 1, 2)),
-    ("^sort$", "KIND", (0, 2, 2)),
+    ("^scan_", "PHASE", (0, 1, 2)),
+    ("^scan_", "THREADS", (256, 256, 256)),
+    ("^(sort|topk)$", "KIND", (0, 2, 2)),
+    ("^topk$", "THREADS", (32, 256, 64)),
     # reductions and rows: invocations of a work-group, and fours that each keeps
     ("^reduce_units", "OP", (0, 1, 2)),
     ("^reduce_units", "BITS", (8, 16, 16)),

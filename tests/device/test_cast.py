@@ -148,3 +148,23 @@ def test_a_closed_device(device: vkpar.Device) -> None:
     other.close()
     with pytest.raises(vkpar.InvalidUsageError):
         vkpar.cast(a, "float16")
+
+
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("source", ["float32", "float16"])
+@pytest.mark.parametrize("target", ["int8", "uint8", "int16", "uint16"])
+def test_floats_become_numbers_of_few_bits(device: vkpar.Device, source: str, target: str) -> None:
+    """The nearest of the type, 0 of NaN, wherever they lie and go, and of as many as CPU drivers take by eights."""
+    odd = [np.nan, np.inf, -np.inf, -0.5, 0.99, 127.5, -128.9, -129, 254.9, 255.9, 256, 32767.5, -32769, 65504]
+    values = np.resize(np.array(odd, np.float32).astype(source), 5003)
+    x = device.array(values)
+    limits = np.iinfo(target)
+    held = np.nan_to_num(np.trunc(values.astype(np.float64)), nan=0, posinf=1e9, neginf=-1e9)
+    want = held.clip(limits.min, limits.max).astype(target)
+    for part in (slice(None), slice(1, 900), slice(None, None, -3)):
+        np.testing.assert_array_equal(x[part].astype(target).numpy(), want[part])
+    out = device.zeros((3, 11), target)
+    assert vkpar.cast(x[:20].reshape(2, 10), target, out=out[1:, 1:]) is not None
+    np.testing.assert_array_equal(out.numpy()[1:, 1:], want[:20].reshape(2, 10))
+    assert not out.numpy()[0].any()
+    assert not out.numpy()[:, 0].any()

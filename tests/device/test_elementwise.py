@@ -224,3 +224,17 @@ def test_arrays_of_another_or_closed_device(device: vkpar.Device) -> None:
     other.close()
     with pytest.raises(vkpar.InvalidUsageError):
         vkpar.add(b, b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_columns_that_stand_for_rows(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    """Of arrays so large that CPU drivers take kernels with few tests of lanes, and of such that they do not take."""
+    for columns in (512, 516, 6) if device.info.tests_lanes else (6,):
+        a = rng.integers(0, 100, (520, columns)).astype(dtype)
+        column = rng.integers(0, 100, (520, 3)).astype(dtype)
+        x, c = device.array(a), device.array(column)
+        np.testing.assert_array_equal((x + c[:, 1:2]).numpy(), a + column[:, 1:2])
+        np.testing.assert_array_equal((c[::-1, :1] + x).numpy(), column[::-1, :1] + a)
+        np.testing.assert_array_equal((x < c[:, 2:]).numpy(), a < column[:, 2:])
+        x *= c[:, :1]
+        np.testing.assert_array_equal(x.numpy(), a * column[:, :1])

@@ -85,6 +85,27 @@ def test_reductions(device: vkpar.Device, rng: np.random.Generator, dtype: str) 
         assert vkpar.argmax(device.array([1.0, np.nan, 3.0], dtype)).item() == 1
 
 
+@pytest.mark.parametrize("dtype", LONG)
+def test_running_sums_of_several_chunks(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    if not computes(device, dtype):
+        pytest.skip(f"{device} does not compute {dtype}")
+    for shape, axis in (((2, 4097), 1), ((9000,), 0), ((33, 5), 0), ((1, 1), 1)):
+        a = rng.integers(-(1 << 40), 1 << 40, shape).astype(dtype)
+        got = vkpar.cumsum(device.array(a), axis)
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got.numpy(), a.cumsum(axis))  # exact: less than 2^53
+        if dtype != "float64":
+            np.testing.assert_array_equal(
+                vkpar.cumprod(device.array(a | a.dtype.type(1)), axis).numpy(), (a | a.dtype.type(1)).cumprod(axis)
+            )
+    if dtype == "float64":
+        near = 1 + rng.standard_normal((3, 5000)) * 1e-3
+        np.testing.assert_allclose(vkpar.cumprod(device.array(near), 1).numpy(), near.cumprod(1), rtol=5000 * 2.0**-52)
+        odd = np.array([1, np.inf, 2, -np.inf, 3])
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(vkpar.cumsum(device.array(odd)).numpy(), odd.cumsum())
+
+
 def test_types_that_meet_in_64_bits(device: vkpar.Device) -> None:
     signed, unsigned, wide = device.array([-1, 2]), device.array([3, 4], "uint32"), device.array([5, 6], "int64")
     if not computes(device, "int64"):

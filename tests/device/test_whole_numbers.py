@@ -143,6 +143,23 @@ def test_types_that_meet(device: vkpar.Device, rng: np.random.Generator, kinds: 
     np.testing.assert_array_equal((large[0] + large[1]).numpy(), np.resize(a, 5003) + np.resize(b, 5003))
 
 
+@pytest.mark.parametrize("share", [0.02, 0.98, 0, 1])
+def test_whether_any_or_all_hold(device: vkpar.Device, rng: np.random.Generator, share: float) -> None:
+    """Of rows that whole words hold, of others, of columns, and of views."""
+    for shape in ((4,), (3, 8), (2, 3, 4), (5, 7), (16, 1)):
+        mask = rng.random(shape) < share
+        m = device.array(mask)
+        for axis, keepdims in ((None, False), (0, True), (-1, False), (tuple(range(1, len(shape))), True)):
+            for name in ("any", "all", "max", "min"):
+                got = getattr(vkpar, name)(m, axis, keepdims)
+                assert got.dtype == "bool"
+                np.testing.assert_array_equal(got.numpy(), getattr(np, name)(mask, axis=axis, keepdims=keepdims))
+    out = device.zeros(3, "bool")
+    mask = rng.random((3, 9)) < share
+    assert vkpar.all(device.array(mask)[:, 1:], 1, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), mask[:, 1:].all(1))
+
+
 def test_reductions_and_truth(device: vkpar.Device, rng: np.random.Generator) -> None:
     a = rng.integers(0, 256, (6, 11), dtype=np.uint8)
     x = device.array(a)
@@ -181,7 +198,7 @@ def test_reductions_and_truth(device: vkpar.Device, rng: np.random.Generator) ->
     for indices in (labels, labels.astype(np.int16), labels.astype(np.uint8) % 6):
         np.testing.assert_array_equal(vkpar.take(x, device.array(indices)).numpy(), a[indices])
     with pytest.raises(UnsupportedError, match=r"on the device: a\.astype\("):
-        vkpar.sort(device.zeros(3, "int64"))
+        vkpar.softmax(device.zeros(3, "int64"))
 
 
 def test_masks_and_places(device: vkpar.Device, rng: np.random.Generator) -> None:

@@ -109,6 +109,8 @@ def _cases(device: vkpar.Device, rows: int) -> Iterator[Case]:
     yield from _whole_numbers(device, x, y)
     yield from _shapes(device, x, y)
     yield from _reductions(device, x)
+    yield from _orders(device, x)
+    yield from _few_bits(device, x, y)
     yield from _rows(device, x, y)
     yield from _products(device, rows)
 
@@ -238,6 +240,50 @@ def _reductions(device: vkpar.Device, x: Host) -> Iterator[Case]:
     half, h = a.astype("float16"), x.astype(np.float16)
     yield Case("sum, float16", lambda: vkpar.sum(half), lambda: np.sum(h))
     yield Case("sum of a.T, axis 1", lambda: vkpar.sum(a.T, 1), lambda: np.sum(x.T, 1))
+
+
+def _orders(device: vkpar.Device, x: Host) -> Iterator[Case]:
+    a, x64 = device.array(x), x[: max(len(x) // 32, 1)]
+    few, whole, n = device.array(x64), device.array(x, "int32"), x.astype(np.int32)
+    long, n64, row = device.array(n.astype(np.int64)), n.astype(np.int64), x64[:1].repeat(16, 1)
+    line = device.array(row)
+    yield Case("sort", lambda: vkpar.sort(few), lambda: np.sort(x64, kind="stable"))
+    yield Case("argsort", lambda: vkpar.argsort(few), lambda: np.argsort(x64, kind="stable"))
+    yield Case("topk 64", lambda: vkpar.topk(line, 64), lambda: _topk(row, 64))
+    for axis in (0, 1):
+        yield Case(f"cumsum, axis {axis}", lambda n=axis: vkpar.cumsum(a, n), lambda n=axis: np.cumsum(x, n))
+        yield Case(f"std, axis {axis}", lambda n=axis: vkpar.std(a, n), lambda n=axis: np.std(x, n))
+        yield Case(f"any, axis {axis}", lambda n=axis: vkpar.any(a, n), lambda n=axis: np.any(x, n))
+    yield Case("cumsum, int32", lambda: vkpar.cumsum(whole, 1), lambda: np.cumsum(n, 1, dtype=np.int32))
+    yield Case("cumsum, int64", lambda: vkpar.cumsum(long, 1), lambda: np.cumsum(n64, 1))
+    yield Case("add, int64", lambda: vkpar.add(long, long), lambda: np.add(n64, n64))
+    yield Case("sum, int64", lambda: vkpar.sum(long, 1), lambda: np.sum(n64, 1))
+    mask, picked = device.array(x > 1), x > 1
+    yield Case("a[mask]", lambda: a[mask], lambda: x[picked])
+    yield Case("pad", lambda: vkpar.pad(a, 2, "edge"), lambda: np.pad(x, 2, "edge"))
+    yield Case("roll", lambda: vkpar.roll(a, 3, 1), lambda: np.roll(x, 3, 1))
+
+
+def _topk(x: Host, k: int) -> tuple[Host, Host]:
+    places = np.argpartition(x, -k, axis=-1)[..., -k:]
+    order = np.argsort(-np.take_along_axis(x, places, -1), -1)
+    places = np.take_along_axis(places, order, -1)
+    return np.take_along_axis(x, places, -1), places
+
+
+def _few_bits(device: vkpar.Device, x: Host, y: Host) -> Iterator[Case]:
+    n, m = (50 * x).astype(np.uint8), (50 * y).astype(np.uint8)
+    a, b, out, put = device.array(n), device.array(m), device.empty(n.shape, "uint8"), np.empty_like(n)
+    floats, put_floats, source = device.empty(n.shape), np.empty(n.shape, np.float32), device.array(x)
+    mask, put_mask = device.empty(n.shape, "bool"), np.empty(n.shape, np.bool_)
+    for name in ("add", "multiply", "maximum", "bitwise_and"):
+        ours, theirs = getattr(vkpar, name), getattr(np, name)
+        yield Case(f"{name}, uint8", lambda f=ours: f(a, b, out=out), lambda f=theirs: f(n, m, out=put))
+    yield Case("less, uint8", lambda: vkpar.less(a, b, out=mask), lambda: np.less(n, m, out=put_mask))
+    yield Case("cast to uint8", lambda: vkpar.cast(source, "uint8", out=out), lambda: x.astype(np.uint8))
+    yield Case("cast from uint8", lambda: vkpar.cast(a, "float32", out=floats), lambda: np.copyto(put_floats, n))
+    yield Case("sum, uint8", lambda: vkpar.sum(a), lambda: np.sum(n, dtype=np.uint32))
+    yield Case("max, uint8", lambda: vkpar.max(a), lambda: np.max(n))
 
 
 def _rows(device: vkpar.Device, x: Host, y: Host) -> Iterator[Case]:

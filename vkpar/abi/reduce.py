@@ -93,11 +93,13 @@ class Scan(NamedTuple):
 
 
 class ScanConstants(NamedTuple):
-    """Whether elements are floats, and are multiplied; which of three dispatches it is."""
+    """Whether elements are floats, and multiplied; the dispatch of three; the work-group; whether to store places."""
 
     floats: int
     product: int
     phase: int
+    threads: int
+    places: int
 
 
 class Sort(NamedTuple):
@@ -144,3 +146,28 @@ class SortConstants(NamedTuple):
     largest: int
     counts: int
     alone: int
+
+
+class Topk(NamedTuple):
+    """Rows of what is left of elements, in chunks; how many are wanted; rows of elements; where all begin."""
+
+    count_: int
+    rows: int
+    chunks: int
+    chunk: int
+    k: int
+    elements: int
+    a_first: int
+    left_first: int
+    values_first: int
+    places_first: int
+
+
+class TopkConstants(NamedTuple):
+    """What elements are, the order, whether all of them are left, whether nobody asks what is left; the work-group."""
+
+    kind: int
+    largest: int
+    begins: int
+    ends: int
+    threads: int

@@ -103,7 +103,8 @@ from vkpar.ops.reduce import picking as _picking  # noqa: F401  (what a[mask] is
 from vkpar.ops.reduce.reductions import argmax, argmin, max, mean, min, sum
 from vkpar.ops.reduce.scans import cumprod, cumsum
 from vkpar.ops.reduce.scatter import scatter_add
-from vkpar.ops.reduce.sorting import argsort, nonzero, one_hot, sort, take_along_axis, topk
+from vkpar.ops.reduce.selecting import topk
+from vkpar.ops.reduce.sorting import argsort, nonzero, one_hot, sort, take_along_axis
 from vkpar.ops.reduce.statistics import all, any, count_nonzero, logsumexp, norm, prod, std, var
 from vkpar.ops.rows.norm_grads import layer_norm_grad, rms_norm_grad
 from vkpar.ops.rows.normed import Normed

@@ -66,6 +66,15 @@ def _combine(sent: Sent) -> int:
     return 2 * loop(-(-splits // threads)) + 2 * loop(splits) + loop(-(-splits // slices)) + loop(slices)
 
 
+def _topk(sent: Sent) -> int:
+    """shaders/topk.comp: bins, elements of a hand, digits and their values, what chosen hands hold, and its order."""
+    k, chunk, threads = sent.told("k", "chunk", "threads")
+    turns = -(-chunk // (6 * threads))
+    cells = k * turns
+    own = -(-cells // threads)
+    return loop(-(-192 // threads)) + loop(turns) + loop(12, loop(15)) + loop(own) + loop(own, 2 * loop(cells))
+
+
 def _routed(sent: Sent) -> int:
     """shaders/expert_route.comp: a lane's logits, their places among all, the sum of all, and what a lane stores."""
     experts, each = sent.told("experts", "each")
@@ -125,8 +134,9 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"random_": (1, loop(10)),
     r"quantized_pack_mixed": (8, loop(2, loop(8, loop(4)) + loop(4))),
     r"quantized_pack_": (2, 2 * loop(8)),
-    r"scan$": (1, loop(8)),
+    r"scan_": (6, loop(8) + 2 * (loop(32) + loop(3)) + loop(31)),
     r"sort$": (6, 2 * loop(16) + 3 * loop(8) + loop(8)),
+    r"topk$": (8, _topk),
     r"scatter_add_": (1, loop(32)),
     r"expert_route$": (6, _routed),
     r"expert_groups$": (8, _grouped),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from vkpar import dtypes
 from vkpar.abi import elementwise as abi
 from vkpar.abi.words import pack
@@ -34,14 +36,22 @@ from vkpar.ops.elementwise.ways import Meaning, Operand, binding
 class _Conversion(Shipped):
     """A conversion from or to whole numbers, or between them."""
 
-    def __init__(self, name: str, target: str) -> None:
+    def __init__(self, name: str, target: str, bounds: tuple[int, ...] = ()) -> None:
         super().__init__(name, "cast")
         self.key = f"cast {name} {target}"
+        self.bounds = bounds  # numbers that the expression takes, too
         self._target = target
 
     def meaning(self, operands: Sequence[Operand]) -> Meaning:
         """Return what it means."""
-        return Meaning(self._builtin.kinds[0], (operands[0].dtype.name,), (self._target,))
+        kind = self._builtin.kinds[0]
+        return Meaning(kind, (operands[0].dtype.name, *kind.inputs[1:]), (self._target,))
+
+
+def _bounds(name: str) -> tuple[int, int]:
+    """Return the least and the largest number of a type."""
+    limits = np.iinfo(name)
+    return int(limits.min), int(limits.max)
 
 
 _WHOLE: Final = (*INTEGERS, *sorted(NARROW))  # up to 32 bits
@@ -49,6 +59,7 @@ _WHOLE: Final = (*INTEGERS, *sorted(NARROW))  # up to 32 bits
 _CONVERSIONS: Final = (
     {(a, b): _Conversion(f"from_{a if a in INTEGERS else 'int32'}", b) for a in _WHOLE for b in FLOATS}
     | {(a, b): _Conversion(f"to_{b}", b) for a in FLOATS for b in INTEGERS}
+    | {(a, b): _Conversion("to_narrow", b, _bounds(b)) for a in FLOATS for b in sorted(NARROW - {"bool"})}
     | {("float32", "float64"): _Conversion("long_from_float32", "float64")}
     | {("float64", "float32"): _Conversion("long_to_float32", "float32")}
     | {(a, b): _Conversion("move", b) for a in _WHOLE for b in _WHOLE if a != b and {a, b} != {*INTEGERS}}
@@ -94,7 +105,7 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
     if conversion is not None:
         if a.dtype.name in LONG or target.name in LONG:
             check_long("cast", a.device, a.dtype if a.dtype.name in LONG else target)
-        return run(conversion, (a,), (out,))[0]
+        return run(conversion, (a, *conversion.bounds), (out,))[0]
     if a.dtype != target and _STORED & {a.dtype.name, target.name}:
         return _narrow(a, target, out)
     same_bits = a.dtype == target or (a.dtype.name in INTEGERS and target.name in INTEGERS)

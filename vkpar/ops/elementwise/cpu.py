@@ -20,6 +20,7 @@ from vkpar.ops.elementwise.kinds import (
     FULL_BLOCKS,
     FULL_GROUPS,
     GROUP,
+    ONE,
     ROW,
     ROW_GROUPS,
     ROWS,
@@ -140,11 +141,13 @@ class FullRows(Full):
         return abi.Rows(self.blocks, groups * self.threads == self.units * self.geometry.counts[1], self.threads)
 
     def mode(self, number: int) -> int:
-        """Return how an operand lies: the kernel reads every second element by whole eights."""
+        """Return how an operand lies: the kernel reads every second element by whole eights, a row's only one once."""
         x, y = self.geometry.strides[number][:2]
         is_operand = number < len(self.firsts) - self.results
         second = self.words[number] and x == 2 and y % 8 == 0 and self.firsts[number] % 8 < 2 and is_operand
         usual = self.geometry.modes[number]
+        if usual in (ANY, COLUMN) and x == 0 and is_operand:
+            return ONE
         return SECOND if usual == ANY and second else usual
 
 
@@ -159,6 +162,8 @@ def taken(
     if not geometry.tile:
         return Full(device, geometry, firsts, results, words)
     into_rows = all(mode == ROW for mode in geometry.modes[-results:])
-    turns = len(geometry.counts) > 2 or COLUMN in geometry.modes
+    turns = len(geometry.counts) > 2 or any(
+        mode == COLUMN and geometry.strides[number][0] for number, mode in enumerate(geometry.modes)
+    )
     whole = geometry.counts[0] % 4 == 0 and geometry.counts[0] <= LONGEST_ROW
     return FullRows(device, geometry, firsts, results, words) if into_rows and not turns and whole else None

@@ -285,6 +285,8 @@ def _rows(operands: Named, results: Named) -> list[str]:
             f"        l{place} = h{place} = uvec4(push.g[{first}]);",
             f"    }} else if ({name}_MODE == {ROW}u) {{",
             f"        {name}_read(at{place}, l{place}, h{place});",
+            f"    }} else if ({name}_MODE == {ONE}u) {{",
+            f"        l{place} = h{place} = uvec4({_raw(name, dtype, f'at{place}')});",
             f"    }} else if ({name}_MODE == {SECOND}u) {{",
             f"        bool odd = (push.g[{first}] & 1u) != 0u;",
             f"        h{place} = l{place} = halves_of({name}_eight[at{place} >> 3], odd);",

@@ -96,6 +96,7 @@ def _table() -> Iterator[Builtin]:
     yield Builtin("power", "y = pow(a, b)", _floats(2))
     for name, function in (("maximum", "max"), ("minimum", "min")):
         yield Builtin(name, f"y = {function}(a, b)", _all(2, *INTEGERS), "arithmetic")
+    yield Builtin("squared_distance", "y = (a - b) * (a - b)", _floats(2), "arithmetic")
     for name, sign in (("equal", "=="), ("not_equal", "!=")):
         yield Builtin(name, f"y = a {sign} b", _all(2, "int32", result=BOOL), "comparison")
     for name, sign in (("less", "<"), ("less_equal", "<=")):
@@ -115,6 +116,8 @@ def _table() -> Iterator[Builtin]:
     yield Builtin("from_uint32", "y = float32(x)", (to_float[1],))
     yield Builtin("to_int32", "y = int32(x)", (to_integer[0],))
     yield Builtin("to_uint32", "y = uint32(x)", (to_integer[1],))
+    kept = KernelTypes(("float32",) * 3, ("int32",), open=True)
+    yield Builtin("to_narrow", "y = int32(clip(x, low, high))", (kept,))
     yield from _families()
     yield from _long()
     steps = KernelTypes((INDEX, "float32", "float32"), ("float32",), open=True)

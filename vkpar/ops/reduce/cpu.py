@@ -20,6 +20,7 @@ _TURNS: Final = 32  # rows of an invocation where columns are reduced: there are
 _WHOLE: Final = 2048  # elements of a row that one invocation reduces where there are rows for all
 _ROWS: Final = 64  # that are enough for all
 _FEW: Final = 16  # invocations of a group then
+_SCANS: Final = 32  # of those of running sums; see shaders/scan.comp
 _WIDEST: Final = 256  # and where columns are reduced
 _LONG_ROW: Final = 1 << 16  # elements from which on operations on rows take the widest groups
 _MOST_FOURS: Final = 16_384  # of a row that an invocation reads, up to three times: some stop at 65,535 turns
@@ -66,6 +67,11 @@ def reads_pairs(device: Device) -> bool:
 def turns_in_a_row(device: Device) -> int:
     """Return how many turns of an invocation are folded before what they make; 0 on GPUs."""
     return IN_A_ROW if on_cpu(device) else 0
+
+
+def scan_group(device: Device, most: int, *, ordered: bool) -> int:
+    """Return the invocations of a running sum's work-group: few where the order of additions does not count."""
+    return _SCANS if on_cpu(device) and not ordered else most
 
 
 def row_spread(device: Device, length: int, most: int) -> tuple[int, int] | None:

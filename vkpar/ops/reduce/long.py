@@ -1,4 +1,4 @@
-"""Reductions and running sums of elements of 64 bits: halves by element, so that orders are fixed by shapes."""
+"""Reductions of elements of 64 bits: halves by element, so that orders are fixed by shapes."""
 
 from __future__ import annotations
 
@@ -43,15 +43,6 @@ def reduced(name: str, a: Array, axes: frozenset[int]) -> Array:
         return divide(made, float(count))
     if name.startswith("arg"):
         shape = tuple(1 if n in axes else size for n, size in enumerate(a.shape))
-        return logical_or(equal(a, made.reshape(shape)), not_equal(a, a))  # the first NaN is the place of all
+        found = equal(a, made.reshape(shape))
+        return logical_or(found, not_equal(a, a)) if a.dtype.is_float else found  # the first NaN is the place of all
     return made
-
-
-def running(a: Array, both: Both) -> Array:
-    """Return running sums or products along the last axis, in steps that double."""
-    step = 1
-    while step < a.shape[-1]:
-        made = a.copy()
-        both(a[..., step:], a[..., :-step], out=made[..., step:])
-        a, step = made, 2 * step
-    return a

@@ -31,6 +31,7 @@ from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.call.windows import writable_in_place
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
+from vkpar.ops.elementwise.functions import equal
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import long, once, passes, units
 from vkpar.ops.reduce.passes import Reduction
@@ -38,6 +39,7 @@ from vkpar.ops.reduce.units import groups_of
 
 Axis = int | tuple[int, ...] | None
 
+_ALL_FOUR: Final = 0x01010101  # truths in a word
 _KINDS: Final = {
     "sum": Reduction("sum"),
     "mean": Reduction("sum", mean=True),
@@ -186,7 +188,10 @@ def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, ou
     """Reduce elements of 8 or 16 bits: as they are stored, or as 32 bits."""
     found = None
     if kind.family != "place" and not kind.mean and a.size:
-        found = _by_units(name, a, axes_of(name, a, axis), keepdims)
+        axes = axes_of(name, a, axis)
+        found = _by_units(name, a, axes, keepdims)
+        if found is None and a.dtype == "bool" and kind.family == "extreme":
+            found = _by_words(name, a, axes, keepdims)
     if found is not None:
         found = found if kind.family == "sum" else cast(found, a.dtype)
         return found if out is None else landed(name, found, out, a)
@@ -205,6 +210,18 @@ def _by_units(name: str, a: Array, axes: frozenset[int], keepdims: bool) -> Arra
     rest = tuple(n for n, (_, gone) in enumerate(left) if gone)
     found = _reduced(name, found, rest, False, None) if rest else found
     return found.reshape(_shape(a, axes, keepdims))
+
+
+def _by_words(name: str, a: Array, axes: frozenset[int], keepdims: bool) -> Array | None:
+    """Return whether any, or all, of truths in rows hold, four of them a word; None where rows are not whole words."""
+    groups = groups_of(a.shape, axes)
+    rows = groups[0][0] if len(groups) == 2 else 1
+    fits = groups and groups[-1][1] and len(groups) < 3 and a.size % (4 * rows) == 0 and a.byte_offset % 4 == 0
+    if not fits or not a.is_contiguous:
+        return None
+    words = Array(a.storage, a.byte_offset, (rows, a.size // (4 * rows)), dtypes.uint32)
+    found = _reduced(name, words, 1, False, None).reshape(_shape(a, axes, keepdims))
+    return equal(found, _ALL_FOUR) if name == "min" else found
 
 
 def _shape(a: Array, axes: frozenset[int], keepdims: bool) -> tuple[int, ...]:

@@ -14,17 +14,18 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.recipes import landed
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
-from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
-from vkpar.ops.elementwise.functions import multiply
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.elementwise.ways import binding
-from vkpar.ops.reduce.long import running
+from vkpar.ops.reduce import cpu
 
 if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
 
+PAIRS: Final = {"int64": "int32", "uint64": "uint32"}  # and how their upper halves order
+_GROUP: Final = 256
+_KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
 CHUNK: Final = 4096  # elements of a row that a work-group takes; see shaders/scan.comp
 
 
@@ -70,9 +71,6 @@ def _along(name: str, a: Array, axis: int | None, out: Array | None) -> Array:
         check_overlap(name, out, a, in_place=False)
     if not a.size:
         return a.copy() if out is None else out
-    if a.dtype.name in LONG:
-        order = (*(n for n in range(a.ndim) if n != axis), axis)
-        return back(name, running(a.transpose(order), multiply if name == "cumprod" else add), a, axis, out)
     rows = lying_last(a, axis)
     made = scanned(name, rows.reshape(-1, rows.shape[-1]), product=name == "cumprod").reshape(rows.shape)
     return back(name, made, a, axis, out)
@@ -88,6 +86,8 @@ def checked(name: str, a: Array, axis: int | None, out: Array | None = None) -> 
     check_arrays(name, out, a=a)
     if a.dtype.name in LONG and name.startswith("cum"):
         check_long(name, a.device, a.dtype)
+    elif a.dtype.name in PAIRS and name in ("sort", "argsort", "topk"):
+        pass  # two words each, which every device orders
     elif a.dtype.name not in SHORT and a.dtype.name not in NARROW:
         raise UnsupportedError(f"{name} computes {', '.join(SHORT)}, not {a.dtype}{advice(a.dtype)}")
     if axis is None:
@@ -102,9 +102,9 @@ def checked(name: str, a: Array, axis: int | None, out: Array | None = None) -> 
 
 
 def lying_last(a: Array, axis: int) -> Array:
-    """Return an array of 32-bit elements that lie side by side, those along an axis as rows."""
+    """Return an array of elements of 32 bits at least that lie side by side, those along an axis as rows."""
     moved = a.transpose((*(n for n in range(a.ndim) if n != axis), axis)) if axis != a.ndim - 1 else a
-    if moved.dtype.itemsize != 4:
+    if moved.dtype.itemsize < 4:
         moved = cast(moved, widened(moved) if moved.dtype.name in NARROW else "float32")
     return moved.contiguous()
 
@@ -122,7 +122,7 @@ def back(name: str, made: Array, a: Array, axis: int, out: Array | None, dtype: 
 
 
 def scanned(name: str, rows: Array, *, product: bool = False) -> Array:
-    """Return the running sums of rows that lie side by side, of float32, int32 or uint32."""
+    """Return the running sums of rows that lie side by side, of 32 or 64 bits."""
     done = repeat(name, (rows,), (None,))
     if done is not None:
         return done[0]
@@ -133,8 +133,20 @@ def scanned(name: str, rows: Array, *, product: bool = False) -> Array:
     return made
 
 
-def scan(call: Call, source: Array, target: Array, *, product: bool = False) -> None:
-    """Record running sums of the rows of arrays of a call, of two dimensions.
+def where_ones_lie(name: str, flags: Array) -> Array:
+    """Return the places of the ones of a row of ones and zeros, uint32, and behind these whatever was there."""
+    done = repeat("where ones lie", (flags,), (None,))
+    if done is not None:
+        return done[0]
+    made = flags.device.empty(flags.shape, flags.dtype)
+    call = Call(name, key_of("where ones lie", (flags,), (None,)), (flags,), (made,))
+    scan(call, call.operands[0], call.results[0], places=True)
+    call.keep()
+    return made
+
+
+def scan(call: Call, source: Array, target: Array, *, product: bool = False, places: bool = False) -> None:
+    """Record running sums of the rows of arrays of a call, of two dimensions; or the places of ones in a row.
 
     Raises:
         UnsupportedError: more than a kernel of the device can see at once.
@@ -142,24 +154,28 @@ def scan(call: Call, source: Array, target: Array, *, product: bool = False) -> 
     rows, count = source.shape
     chunks = -(-count // CHUNK)
     if chunks == 1:
-        _dispatch(call, source, target, target, 1, product=product)
+        _dispatch(call, source, target, target, 1, product=product, places=places)
         return
     totals = call.temporary((rows, chunks), source.dtype)
     _dispatch(call, source, target, totals, 0, product=product)
     sums = call.temporary((rows, chunks), source.dtype)
     scan(call, totals, sums, product=product)
-    _dispatch(call, source, target, sums, 2, product=product)
+    _dispatch(call, source, target, sums, 2, product=product, places=places)
     call.spare(totals)
     call.spare(sums)
 
 
-def _dispatch(call: Call, source: Array, target: Array, totals: Array, phase: int, *, product: bool) -> None:
+def _dispatch(
+    call: Call, source: Array, target: Array, totals: Array, phase: int, *, product: bool, places: bool = False
+) -> None:
     rows, count = source.shape
     chunks = -(-count // CHUNK)
     (a, a_first), (o, o_first), (s, s_first) = (seen(call, array) for array in (source, target, totals))
     push = pack(abi.Scan(count, rows, chunks, a_first, o_first, s_first))
-    constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase)
-    call.dispatch("scan", (source, target, totals), (a, o, s), push, rows * chunks, constants)
+    threads = cpu.scan_group(call.device, _GROUP, ordered=source.dtype.is_float)
+    constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase, threads, places)
+    kernel = f"scan_{_KERNELS.get(source.dtype.name, 'u32')}"
+    call.dispatch(kernel, (source, target, totals), (a, o, s), push, rows * chunks, constants)
 
 
 def seen(call: Call, array: Array) -> tuple[BufferRange, int]:

@@ -1,10 +1,11 @@
-"""Sorted elements, where they lie, the largest ones, and what lies at places along an axis."""
+"""Sorted elements, where they lie, and what lies at places along an axis."""
 
 from __future__ import annotations
 
 import operator
 from typing import Final
 
+from vkpar import dtypes
 from vkpar.abi import reduce as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
@@ -16,8 +17,8 @@ from vkpar.ops.arrays.take import index_words, take
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, check_arrays, check_out, check_overlap
 from vkpar.ops.elementwise.cast import cast
-from vkpar.ops.elementwise.functions import equal, less, where
-from vkpar.ops.reduce.scans import CHUNK, back, checked, lying_last, scan, seen
+from vkpar.ops.elementwise.functions import equal, less, not_equal, where
+from vkpar.ops.reduce.scans import CHUNK, PAIRS, back, checked, lying_last, scan, seen, where_ones_lie
 
 _BITS: Final = 4  # of a pass; see shaders/sort.comp
 MOST: Final = 1 << 31  # elements of all rows: places are words
@@ -27,7 +28,7 @@ def sort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
     """Return the elements in rising order along an axis, NaN last; equal ones keep their order.
 
     Args:
-        a: float32, float16, bfloat16, int32 or uint32, of any shape.
+        a: float32, float16, bfloat16, integers of 8 to 64 bits or bool, of any shape.
         axis: along which; None for all elements, in one dimension.
         out: where the result goes, of its shape and type, sharing no memory with ``a``.
 
@@ -47,7 +48,7 @@ def sort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
     if not source.size:
         return source.copy() if out is None else out
     rows = lying_last(source, at)
-    return back("sort", _at(rows, _places("sort", rows), known=True), source, at, out)
+    return back("sort", elements_at(rows, places_of("sort", rows), known=True), source, at, out)
 
 
 def argsort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
@@ -65,45 +66,7 @@ def argsort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Arr
         check_overlap("argsort", out, a, in_place=False)
     if not source.size:
         return source.device.empty(source.shape, uint32) if out is None else out
-    return back("argsort", _places("argsort", lying_last(source, at)), source, at, out, uint32)
-
-
-def topk(a: Array, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
-    """Return the ``k`` largest elements along an axis, falling, or the least ones, rising; and where they lie.
-
-    NaN is last in either case, and of equal elements the first ones are taken.
-
-    Args:
-        a: float32, float16, bfloat16, int32 or uint32.
-        k: how many, from 0 to the length of the axis.
-        axis: along which.
-        largest: the least ones otherwise.
-
-    Returns:
-        The elements, of ``a``'s type, and their places, of uint32.
-
-    Raises:
-        InvalidUsageError: not an array, a closed one; no such axis, or a ``k`` that it has not.
-        UnsupportedError: as :func:`sort` says.
-
-    Examples:
-        >>> values, places = vkpar.topk(device.array([3.0, 1.0, 2.0]), 2)
-        >>> values.tolist(), places.tolist()
-        ([3.0, 2.0], [0, 2])
-    """
-    source, at = checked("topk", a, axis)
-    try:
-        k = operator.index(k)
-    except TypeError as error:
-        raise InvalidUsageError(f"topk takes a whole number, not {k!r}") from error
-    if not 0 <= k <= source.shape[at]:
-        raise InvalidUsageError(f"topk: there are no {k} elements along an axis of {source.shape[at]}")
-    shape = (*source.shape[:at], k, *source.shape[at + 1 :])
-    if not k or not source.size:
-        return source.device.empty(shape, a.dtype), source.device.empty(shape, uint32)
-    rows = lying_last(source, at)
-    places = _places("topk", rows, largest=bool(largest))[..., :k].contiguous()
-    return back("topk", _at(rows, places, known=True), source, at, None), back("topk", places, source, at, None, uint32)
+    return back("argsort", places_of("argsort", lying_last(source, at)), source, at, out, uint32)
 
 
 def take_along_axis(a: Array, indices: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
@@ -139,7 +102,7 @@ def take_along_axis(a: Array, indices: Array, axis: int | None = -1, *, out: Arr
     if not indices.size:
         return source.device.empty(indices.shape, a.dtype) if out is None else out
     order = (*(n for n in range(source.ndim) if n != at), at)
-    made = _at(source.transpose(order).contiguous(), indices.transpose(order).contiguous())
+    made = elements_at(source.transpose(order).contiguous(), indices.transpose(order).contiguous())
     return back("take_along_axis", made, source, at, out)
 
 
@@ -187,12 +150,14 @@ def nonzero(a: Array) -> tuple[Array, ...]:
     source, _ = checked("nonzero", a, None)
     if not source.size:
         return tuple(a.device.empty(0, uint32) for _ in a.shape)
-    zeros = cast(equal(source, 0), "uint32")
+    if source.size > MOST:
+        raise UnsupportedError(f"nonzero: places are words, which count no {source.size} elements; take parts of them")
+    flags = cast(not_equal(source, 0), "uint32")
     try:
-        count = a.size - int(zeros.sum().item())
+        count = int(flags.sum().item())
     except InvalidUsageError as error:
         raise InvalidUsageError(f"nonzero reads how many there are; vkpar.where takes all elements: {error}") from error
-    left = _places("nonzero", zeros.reshape(1, -1), bits=1).reshape(-1)[:count]
+    left = where_ones_lie("nonzero", flags.reshape(1, -1)).reshape(-1)[:count]
     found: list[Array] = []
     for length in a.shape[:0:-1]:
         found.insert(0, left % length)
@@ -200,7 +165,7 @@ def nonzero(a: Array) -> tuple[Array, ...]:
     return (left, *found) if a.ndim else ()
 
 
-def _at(rows: Array, places: Array, *, known: bool = False) -> Array:
+def elements_at(rows: Array, places: Array, *, known: bool = False) -> Array:
     """Return the elements of rows at places in them, which are ``known`` to be there; all lie side by side."""
     length = rows.shape[-1]
     count = rows.size // max(length, 1)
@@ -216,18 +181,34 @@ def _at(rows: Array, places: Array, *, known: bool = False) -> Array:
     return take(rows.reshape(-1), places + starts)
 
 
-def _places(name: str, rows: Array, *, largest: bool = False, bits: int = 32) -> Array:
-    """Return where the elements of rows, that lie side by side, go; by so many low bits of whole numbers."""
+def places_of(name: str, rows: Array, *, largest: bool = False) -> Array:
+    """Return where the elements of rows, that lie side by side, go."""
     if rows.size > MOST:
         raise UnsupportedError(f"{name}: places are words, which count no {rows.size} elements; take parts of them")
-    done = repeat("argsort", (rows,), (None,), largest, bits)
+    if rows.dtype.name in PAIRS:
+        return _places_of_pairs(name, rows, largest=largest)
+    done = repeat("argsort", (rows,), (None,), largest)
     if done is not None:
         return done[0]
     made = rows.device.empty(rows.shape, uint32)
-    call = Call(name, key_of("argsort", (rows,), (None,), largest, bits), (rows,), (made,))
-    record_sort(call, call.operands[0], call.results[0], largest=largest, bits=bits)
+    call = Call(name, key_of("argsort", (rows,), (None,), largest), (rows,), (made,))
+    record_sort(call, call.operands[0], call.results[0], largest=largest)
     call.keep()
     return made
+
+
+def _places_of_pairs(name: str, rows: Array, *, largest: bool) -> Array:
+    """Return where numbers of 64 bits go: by their lower words first, and these places by the upper words."""
+    words = Array(rows.storage, rows.byte_offset, (*rows.shape, 2), uint32)
+    lower = places_of(name, words[..., 0].contiguous(), largest=largest)
+    upper = elements_at(words[..., 1].contiguous(), lower, known=True)
+    upper = Array(upper.storage, upper.byte_offset, upper.shape, dtypes.resolve(PAIRS[rows.dtype.name]))
+    return elements_at(lower, places_of(name, upper, largest=largest), known=True)
+
+
+def kind_of(array: Array) -> int:
+    """Return what kernels call the type of elements that they order; see shaders/common/order.glsl."""
+    return 2 if array.dtype.name in FLOATS else int(array.dtype == "int32")
 
 
 def record_sort(call: Call, source: Array, target: Array, *, largest: bool = False, bits: int = 32) -> Array:
@@ -236,7 +217,7 @@ def record_sort(call: Call, source: Array, target: Array, *, largest: bool = Fal
     rows, chunks = source.size // count, -(-count // CHUNK)
     pairs = [(call.temporary((rows, count), uint32), call.temporary((rows, count), uint32)) for _ in range(2)]
     counts, sums = (call.temporary((rows, 16 * chunks), uint32) for _ in range(2))
-    kind = 2 if source.dtype.name in FLOATS else int(source.dtype == "int32")
+    kind = kind_of(source)
     keys, places = source, pairs[1][1]
     passes = -(-bits // _BITS)
     for number in range(passes):

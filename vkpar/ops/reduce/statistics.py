@@ -18,7 +18,7 @@ from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import abs as absolute
 from vkpar.ops.elementwise.functions import divide, exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
-from vkpar.ops.elementwise.shipped import check_long
+from vkpar.ops.elementwise.shipped import SHIPPED, check_long
 from vkpar.ops.reduce.long import halved
 from vkpar.ops.reduce.reductions import Axis, axes_of
 from vkpar.ops.reduce.reductions import max as greatest
@@ -54,8 +54,8 @@ def var(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, o
     def made(floats: Array, axes: tuple[int, ...]) -> Array:
         count = math.prod(floats.shape[each] for each in axes)
         middle = divide(total(floats, axes, True), float(max(count, 1)))
-        away = subtract(floats, middle)
-        return divide(total(multiply(away, away), axes, keepdims), float(max(count - ddof, 0)))
+        away = SHIPPED["squared_distance"](floats, middle)
+        return divide(total(away, axes, keepdims), float(max(count - ddof, 0)))
 
     return _of_floats("var", a, axis, keepdims, out, made, math.nan)
 
