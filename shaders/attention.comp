@@ -107,7 +107,7 @@ void finish(uint tile, uint end) {
     for (uint i = gl_LocalInvocationID.x; i < uint(ROWS) * TILE; i += THREADS) {
         uint r = i % uint(ROWS), key = tile + i / uint(ROWS), row = row0 + r;
         float s = (parts[i * LANES] + parts[i * LANES + 1u]) + (parts[i * LANES + 2u] + parts[i * LANES + 3u]);
-        bool seen = key < min(end, seen_by(row, keys));
+        bool seen = sees(row, keys, key, min(end, seen_by(row, keys)));
         if (MASKED && seen) {
             s += m_at(mask_at(batch, kv, row, key));
         }
@@ -212,9 +212,10 @@ void main() {
     }
     keys = keys_of(batch);
     uint most = seen_by(min(row0 + uint(ROWS), push.tokens * push.grouped) - 1u, keys);
-    uint share = (most + push.splits * TILE - 1u) / (push.splits * TILE) * TILE;
-    uint begin = min(split * share, most), end = min(begin + share, most);
-    parts_in_use = parts_of(most, share);
+    uint first = first_seen(row0, keys);
+    uint share = (most - first + push.splits * TILE - 1u) / (push.splits * TILE) * TILE;
+    uint begin = min(first + split * share, most), end = min(begin + share, most);
+    parts_in_use = parts_of(most - first, share);
     if (split >= parts_in_use) {
         return;
     }

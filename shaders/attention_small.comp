@@ -23,9 +23,9 @@ void main() {
     if (batch >= push.batches) {
         return;
     }
-    uint seen = seen_by(row, keys_of(batch));
-    uint share = (seen + push.splits - 1u) / push.splits;
-    uint begin = min(split * share, seen), end = min(begin + share, seen);
+    uint keys = keys_of(batch), seen = seen_by(row, keys), first = first_seen(row, keys);
+    uint share = (seen - first + push.splits - 1u) / push.splits;
+    uint begin = min(first + split * share, seen), end = min(begin + share, seen);
     uint d = id * 4u, n = WIDTH - min(d, WIDTH);
     query[id] = q_at4(query_at(batch, kv, row) + min(d, WIDTH - 1u), n) * push.scale;
     if (id == 0u) {

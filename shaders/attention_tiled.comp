@@ -115,8 +115,9 @@ void main() {
     keys = keys_of(batch);
     uint rows = push.tokens * push.grouped;
     uint most = seen_by(min(row0 + TILE, rows) - 1u, keys);
-    uint share = (most + push.splits * TILE - 1u) / (push.splits * TILE) * TILE;
-    uint begin = min(split * share, most), end = min(begin + share, most);
+    uint first = first_seen(row0, keys);
+    uint share = (most - first + push.splits * TILE - 1u) / (push.splits * TILE) * TILE;
+    uint begin = min(first + split * share, most), end = min(begin + share, most);
 
     uint id = gl_LocalInvocationID.x;
     uint high = id / 16u * FOURS, wide = id % 16u;  // fours of queries and of keys or columns
@@ -151,10 +152,11 @@ void main() {
             bool spoilt = false;
             [[unroll]] for (uint e = 0u; e < 4u; e++) {
                 uint key = tile + wide * 4u + e;
-                if (MASKED && key < seen[r]) {
+                bool there = sees(row, keys, key, seen[r]);
+                if (MASKED && there) {
                     s[r][e] += m_at(mask_at(batch, kv, row, key));
                 }
-                s[r][e] = key < seen[r] ? s[r][e] : UNSEEN;
+                s[r][e] = there ? s[r][e] : UNSEEN;
                 spoilt = spoilt || spoils(s[r][e]);
             }
             if (spoilt) {
@@ -195,13 +197,13 @@ void main() {
                 [[unroll]] for (uint g = 0u; g < GROUPS; g++) sums[(f * 4u + r) * GROUPS + g] *= a[r];
             }
         }
-        [[dont_unroll]] for (uint first = 0u; first < min(TILE, end - tile); first += STEP) {
+        [[dont_unroll]] for (uint at = 0u; at < min(TILE, end - tile); at += STEP) {
             barrier();
-            load_values(tile + first, end);
+            load_values(tile + at, end);
             barrier();
             [[dont_unroll]] for (uint j = 0u; j < STEP; j++) {
                 vec4 a[FOURS];
-                [[unroll]] for (uint f = 0u; f < FOURS; f++) a[f] = score[(first + j) * PITCH + high + f];
+                [[unroll]] for (uint f = 0u; f < FOURS; f++) a[f] = score[(at + j) * PITCH + high + f];
                 [[unroll]] for (uint g = 0u; g < GROUPS; g++) {
                     vec4 v = slices[j * V_PITCH + g * 16u + wide];
                     [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r * GROUPS + g] += a[r / 4u][r % 4u] * v;

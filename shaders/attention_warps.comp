@@ -15,8 +15,8 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint THREADS = 128;
-layout(constant_id = 12) const uint LANES = 16;  // that have a row, 2^LOG_DEALT or more
-layout(constant_id = 13) const uint WARP = 32;
+layout(constant_id = 13) const uint LANES = 16;  // that have a row, 2^LOG_DEALT or more
+layout(constant_id = 14) const uint WARP = 32;
 
 #define ROWS (1 << LOG_ROWS)
 #define PASSES (1 << LOG_PASSES)
@@ -140,9 +140,10 @@ void main() {
     keys = keys_of(batch);
     uint rows = push.tokens * push.grouped;
     uint most = seen_by(min(row0 + uint(ROWS), rows) - 1u, keys), turn = WARPS * KEYS;
-    uint share = (most + push.splits * turn - 1u) / (push.splits * turn) * turn;
-    uint begin = min(split * share, most), end = min(begin + share, most);
-    parts_in_use = parts_of(most, share);
+    uint least = first_seen(row0, keys);
+    uint share = (most - least + push.splits * turn - 1u) / (push.splits * turn) * turn;
+    uint begin = min(least + split * share, most), end = min(begin + share, most);
+    parts_in_use = parts_of(most - least, share);
     if (split >= parts_in_use) {
         return;
     }
@@ -194,10 +195,11 @@ void main() {
         deal();
         float s = products[0];
         uint key = at + my_key;
-        if (MASKED && key < seen) {
+        bool there = sees(my_row, keys, key, seen);
+        if (MASKED && there) {
             s += m_at(mask_at(batch, kv, my_row, key));
         }
-        s = key < seen ? s : UNSEEN;
+        s = there ? s : UNSEEN;
         spoilt = spoilt || spoils(s);
         if (subgroupAny(s > top)) {
             float higher = max(s, top);

@@ -16,6 +16,7 @@ layout(constant_id = 8) const bool MASKED = false;
 layout(constant_id = 9) const uint M_TYPE = 0;
 layout(constant_id = 10) const uint LENGTHS = 0;  // 1 where an array says how many keys count, 2 where it is signed
 layout(constant_id = 11) const bool SPLIT = false;  // the result is one part's sums
+layout(constant_id = 12) const bool WINDOWED = false;  // a query sees the last ones alone of the keys that it would see
 
 const uint CHUNKS = (WIDTH + 7u) / 8u;
 
@@ -58,6 +59,7 @@ layout(push_constant) uniform Push {
     uint m_key;
     uint l_first;
     uint l_batch;
+    uint window;   // keys that a query sees at most
 } push;
 
 const float LOWEST = -3.4028234663852886e38;
@@ -107,6 +109,17 @@ uint keys_of(uint batch) {
 uint seen_by(uint row, uint keys) {
     uint hidden = CAUSAL ? push.tokens - 1u - min(token_of(row), push.tokens - 1u) : 0u;
     return keys - min(keys, hidden);
+}
+
+// The first key that a query sees.
+uint first_seen(uint row, uint keys) {
+    uint seen = seen_by(row, keys);
+    return WINDOWED ? seen - min(seen, push.window) : 0u;
+}
+
+// Whether a query whose keys end at `end` sees one.
+bool sees(uint row, uint keys, uint key, uint end) {
+    return key < end && (!WINDOWED || key >= first_seen(row, keys));
 }
 
 // Whether a score makes its row NaN: by bits, since some drivers take NaN and infinities for numbers.

@@ -15,11 +15,11 @@
 #include "attention.glsl"
 
 layout(local_size_x = THREADS) in;
-layout(constant_id = 12) const uint KEYS = 32;  // of a tile
-layout(constant_id = 13) const uint WARP = 32;  // invocations of a subgroup
-layout(constant_id = 14) const uint FM = 16;    // rows of matrices: 16 or 8
-layout(constant_id = 15) const uint AHEAD = 1;  // 1: queries lie in registers, and what is loaded before it is needed
-layout(constant_id = 16) const uint PARTS = 1;
+layout(constant_id = 13) const uint KEYS = 32;  // of a tile
+layout(constant_id = 14) const uint WARP = 32;  // invocations of a subgroup
+layout(constant_id = 15) const uint FM = 16;    // rows of matrices: 16 or 8
+layout(constant_id = 16) const uint AHEAD = 1;  // 1: queries lie in registers, and what is loaded before it is needed
+layout(constant_id = 17) const uint PARTS = 1;
 
 #include "fragments.glsl"
 
@@ -132,7 +132,7 @@ void mask_row(uint row, uint key, uint end, float by) {
     key += own_unit * 4u;
     [[dont_unroll]] for (uint i = 0u; i < SHARE * 4u; i++) {
         float s = UNSEEN;
-        if (key + i < seen) {
+        if (sees(row, keys, key + i, seen)) {
             float product = uintBitsToFloat(tiles[at + i / 4u][i % 4u]) * by;
             float more = m_at(mask_at(batch, kv, row, key + i));
             s = fma(more, LOG2E, product);
@@ -142,9 +142,9 @@ void mask_row(uint row, uint key, uint end, float by) {
     }
 }
 
-// How many keys a row sees after `seen`, less the number of the column.
-void limit_row(uint row, uint end, uint seen) {
-    int more = int(min(end, seen_by(row, keys)) - seen) - int(own_unit * 4u);
+// Makes a row of the subgroup's matrix a number of keys, less the number of the column.
+void limit_row(int more) {
+    more -= int(own_unit * 4u);
     [[unroll]] for (uint i = 0u; i < SHARE; i++) {
         vec4 limits = vec4(more - int(i * 4u)) - vec4(0.0, 1.0, 2.0, 3.0);
         tiles[own_at + own_row * S_PITCH + own_unit + i] = floatBitsToUint(limits);
@@ -242,8 +242,9 @@ void main() {
     keys = keys_of(batch);
     uint last = push.tokens * push.grouped - 1u;
     uint most_seen = seen_by(min(row0 + ROWS - 1u, last), keys);
-    uint share = (most_seen + push.splits * KEYS - 1u) / (push.splits * KEYS) * KEYS;
-    uint begin = min(split * share, most_seen), end = min(begin + share, most_seen);
+    uint least = first_seen(row0, keys);
+    uint share = (most_seen - least + push.splits * KEYS - 1u) / (push.splits * KEYS) * KEYS;
+    uint begin = min(least + split * share, most_seen), end = min(begin + share, most_seen);
     uint id = gl_LocalInvocationID.x, first = SUBGROUP * FM;
     uint part = SUBGROUP % PARTS, column0 = part * BROAD;  // a matrix
     uint own_row0 = row0 + SUBGROUP / PARTS * FM, q_at = Q_AT + SUBGROUP / PARTS * FM * PITCH;
@@ -252,6 +253,7 @@ void main() {
     own_unit = LANE % SHARERS * SHARE;
     uint own = first + own_row, row = own_row0 + own_row;
     uint all_see = min(end, seen_by(own_row0, keys));  // these keys are seen by all queries of the subgroup
+    uint all_from = first_seen(own_row0 + FM - 1u, keys);  // and so are those from here on
     float by = clamp(abs(push.scale) * LOG2E, 1.1754944e-38, -LOWEST);
     float rest = MASKED ? 1.0 : by;  // what scores are multiplied by after the mask
 
@@ -320,7 +322,7 @@ void main() {
             }
         } else if (tile + KEYS > all_see) {
             SUMS limits;
-            limit_row(row, end, all_see);
+            limit_row(int(min(end, seen_by(row, keys)) - all_see));
             MEET;
             LOAD(limits, own_at, S_PITCH);
             MEET;
@@ -329,6 +331,20 @@ void main() {
                 EACH(limits) {
                     float s = scores[n][e];
                     scores[n][e] = key < limits[e] ? s : UNSEEN;
+                }
+            }
+        }
+        if (WINDOWED && !MASKED && tile < all_from) {
+            SUMS limits;
+            limit_row(int(first_seen(row, keys)) - int(all_from));
+            MEET;
+            LOAD(limits, own_at, S_PITCH);
+            MEET;
+            [[unroll]] for (uint n = 0u; n < ALONG; n++) {
+                float key = float(int(tile + n * 16u) - int(all_from));
+                EACH(limits) {
+                    float s = scores[n][e];
+                    scores[n][e] = key < limits[e] ? UNSEEN : s;
                 }
             }
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,57 @@ def test_attention(
         check(vkpar.attention(*arrays, causal=causal), *expected)
         assert vkpar.attention(*arrays, causal=causal, scale=0.5, out=out) is out
         check(out, *attended(*exact, causal=causal, scale=0.5, stored=stored))
+
+
+def windowed(tokens: int, keys: int, window: int, *, causal: bool, length: int | None = None) -> np.ndarray:
+    """Return a mask of the keys that queries see."""
+    last = np.full((tokens, 1), keys if length is None else min(length, keys))
+    last -= np.arange(tokens)[::-1, None] * causal
+    at = np.arange(keys)
+    return np.where((at < last) & (at >= last - window), 0.0, -np.inf)
+
+
+def check_windows(
+    arrays: Any,
+    exact: Any,
+    windows: tuple[int, ...],
+    length: int | None = None,
+    stored: str = "float32",
+    ways: Sequence[tuple[bool, bool]] = ((True, True), (True, False), (False, True), (False, False)),
+) -> None:
+    """Check results of windows; ``ways``: causal or not, with a mask besides or without."""
+    q, device = arrays[0], arrays[0].device
+    tokens, keys = q.shape[-2], arrays[1].shape[-2]
+    own = np.where(np.arange(keys) % 5 == 3, -np.inf, 0.25 * (np.arange(keys) % 3)).astype(np.float32)
+    lengths = None if length is None else device.array(np.array([length], np.int32))
+    for (causal, masked), window in itertools.product(ways, windows):
+        hidden = windowed(tokens, keys, window, causal=causal, length=length)
+        given = device.array(own) if masked else None
+        made = vkpar.attention(*arrays, causal=causal, mask=given, lengths=lengths, window=window)
+        check(made, *attended(*exact, mask=hidden + own.astype(np.float64) if masked else hidden, stored=stored))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(1, 300, 16), (5, 200, 8), (40, 90, 20)])
+def test_windows(device: vkpar.Device, rng: np.random.Generator, shape: tuple[int, int, int], dtype: str) -> None:
+    """Of one key, of some, of as many as there are, and of more, which are no limit."""
+    arrays, exact = made_of(device, rng, 4, 2, shape, dtype)
+    check_windows(arrays, exact, (1, 7, 64, shape[1], 1 << 20), stored=weights_of(arrays[0], 2))
+    check_windows(arrays, exact, (9,), length=shape[1] - 30, stored=weights_of(arrays[0], 2))
+
+
+def test_what_lies_before_all_windows_is_not_read(device: vkpar.Device, rng: np.random.Generator) -> None:
+    """NaN there would make every result NaN, by scores and by values."""
+    (q, k, v), _ = made_of(device, rng, 2, 1, (3, 200, 8), "float32")
+    wanted = vkpar.attention(q, k, v, causal=True, window=20)
+    for spoilt in (k, v):
+        spoilt[:, : 200 - 22].write(np.full((1, 178, 8), np.nan, np.float32))
+        made = vkpar.attention(q, k, v, causal=True, window=20)
+        assert made.numpy().tobytes() == wanted.numpy().tobytes()
+    assert np.isnan(vkpar.attention(q, k, v, causal=True, window=23).numpy()).any()
+    for window in (0, -1, 2.0, True):
+        with pytest.raises(vkpar.InvalidUsageError, match="window is a whole number from 1"):
+            vkpar.attention(q, k, v, window=window)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -105,6 +156,8 @@ def test_kernels_of_gpus(
         lengths = None if length is None else device.array(np.array([length], np.int32))
         made = vkpar.attention(*arrays, causal=True, lengths=lengths)
         check(made, *attended(*exact, causal=True, length=length))
+    check_windows(arrays, exact, (1, 37), 290, ways=[(True, False)])
+    check_windows(arrays, exact, (37,), ways=[(False, True)])
     mask = np.where(rng.random((tokens, 300)) < 0.3, -np.inf, rng.standard_normal((tokens, 300))).astype(np.float32)
     made = vkpar.attention(*arrays, mask=device.array(mask))
     check(made, *attended(*exact, mask=mask.astype(np.float64)))
@@ -148,6 +201,7 @@ def test_on_gpus(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> 
             lengths = None if length is None else device.array(np.array([length], np.int32))
             made = vkpar.attention(*arrays, causal=True, lengths=lengths)
             check(made, *attended(*exact, causal=True, length=length, stored=stored))
+            check_windows(arrays, exact, (1, 29, 300), length, stored)
         mask = np.where(rng.random((tokens, keys)) < 0.3, -np.inf, rng.standard_normal((tokens, keys)))
         mask = mask.astype(np.float32)
         made = vkpar.attention(*arrays, mask=device.array(mask))

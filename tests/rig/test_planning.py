@@ -213,6 +213,14 @@ def test_a_model_that_does_not_fit_one_device_is_split(rig: Open, settings_overr
     assert made.fit() >= 64
 
 
+SHARING = {"family": "qwen2moe", "intermediate": 512, "experts": 4, "active": 2, "shared": 768, "normed": False}
+OF_FAMILY: dict[str, dict[str, Any]] = {
+    "window": {"window": 9},
+    "qwen2moe": SHARING,
+    "mixed": {**SHARING, "sparse": (True, False, True, False), "dense": 1024},
+}
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("letters", "mode", "ratios", "kind"),
@@ -245,6 +253,9 @@ def test_a_model_that_does_not_fit_one_device_is_split(rig: Open, settings_overr
         ("LL", "layer", (1, 1), "float32, 3 texts"),
         ("LL", "row", (1, 1), "float32, 2 texts"),
         ("LL", "tensor in halves", (1, 1), "float32, window"),
+        ("LL", "tensor", (1, 1), "float32, qwen2moe"),
+        ("L", "single", (1,), "q8_0, qwen2moe"),
+        ("LL", "expert", (1, 1), "float32, mixed"),
     ],
 )
 def test_memory_is_what_was_planned(
@@ -261,7 +272,7 @@ def test_memory_is_what_was_planned(
     mode = mode.removesuffix(" in halves")
     shape = Shape(4, 512, 1024, 16, 4, 32) if kind == "q4_k" else Shape(4, 256, 1024, 8, 4, 32)
     config = of_shape(shape, 512, rows)
-    config = replace(config, window=9) if family == "window" else replace(config, family=family or "llama")
+    config = replace(config, **OF_FAMILY.get(family, {"family": family or "llama"}))
     made = weights(config, kind)
     spec = replace(spec_of(config, weights=kind), table=kind, cache=cache_type(config, made, comm.devices))
     found = plan(spec, comm, mode=mode, ratios=ratios, context=rows, batch=texts, strict=True)

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from vkpar.ops.quantized import scratch
+from vkpar.ops.tiles.cpu import ON_GPUS, Weights
 from vkpar.parallel.plan import scratch as between
 from vkpar.parallel.plan.scratch import Stored, Widths, batch_of, block_nbytes, most_rows, piece_rows, slices_nbytes
 
 GIB = 1 << 30
 SIZES = Widths(stream=1024, queries=1024, keys=256, inner=4096)
 F32, HALF = 4, 2
+PROCESSOR = Weights(halves=False, turned=False, lanes=False)
+LAVAPIPE = Weights(halves=False, turned=True, lanes=True)
 
 
 def device(nbytes: int, *, cpu: bool = False) -> Any:
@@ -146,6 +149,19 @@ def test_quantised_weights_are_unpacked_in_slabs() -> None:
     assert more <= 8 * (64 << 20), "two slabs at a time of each size"
 
 
+@pytest.mark.parametrize("halves", [False, True])
+def test_gpus_unpack_large_pieces_whatever_inputs_are_rounded_to(*, halves: bool) -> None:
+    """As products do: a cache of float32, or inputs that keep their type, leave a GPU its pieces of 64 MiB."""
+    gpu = Stored(halves=halves, quantized=True)
+    processor = gpu._replace(halves=False, device=PROCESSOR)
+    large = 14_336, 4096
+    assert max(gpu.made(512, *large)) == scratch.SLAB
+    assert max(processor.made(512, *large)) == 8 << 20
+    assert gpu.made(8, *large) == [], "a GPU's kernel reads few rows' weights as they are"
+    assert processor.made(8, *large) == processor.made(512, *large)
+    assert gpu.device == ON_GPUS
+
+
 def test_the_first_rank_of_a_row_split_holds_parts_too() -> None:
     whole = block_nbytes(SIZES, 512, Stored())
     assert block_nbytes(SIZES._replace(share=0.5), 512, Stored()) > whole
@@ -153,11 +169,11 @@ def test_the_first_rank_of_a_row_split_holds_parts_too() -> None:
 
 
 def test_copies_of_transposed_weights_count_where_products_take_them() -> None:
-    plain, turned = Stored(), Stored(turned=True)
+    plain, turned = Stored(), Stored(device=LAVAPIPE)
     assert turned.made(96, 256, 1024) == [0, 256 * 1024 * F32]
     assert turned.made(15, 4096, 4096) == [0, 0]  # of few rows none is worth it
     assert turned.made(96, 0, 1024) == turned.made(96, 256, 0) == []
     assert block_nbytes(SIZES, 512, turned) > block_nbytes(SIZES, 512, plain)
     assert block_nbytes(SIZES, 1, turned) == block_nbytes(SIZES, 1, plain)
-    halves = Stored(widened=True, turned=True)
+    halves = Stored(widened=True, device=LAVAPIPE)
     assert halves.made(96, 256, 1024) == [256 * 1024 * F32, 256 * 1024 * HALF]

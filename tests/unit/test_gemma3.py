@@ -183,11 +183,10 @@ def test_names_of_tensors() -> None:
             naming.check(SMALL, given | {f"{name}.more": np.zeros(64, np.float32)}, "it")
 
 
-def test_plans_know_the_norms_and_the_window() -> None:
+def test_plans_know_the_norms() -> None:
     for source in (tiny.as_json(SMALL), {"model_type": "gemma3", "text_config": tiny.as_json(SMALL)}, SMALL):
         spec = spec_of(source)
-        assert (spec.head_norms, spec.post_norms, spec.window, spec.head_dim) == (True, True, 5, 16)
-    assert spec_of(GGUF | {"gemma3.vocab_size": 320}).window == 5
+        assert (spec.head_norms, spec.post_norms, spec.head_dim) == (True, True, 16)
     plain = replace(spec, post_norms=False)
     assert len(spec.weights_of_block(0)) == len(plain.weights_of_block(0)) + 2
     found, usual = (footprint(each, "tensor", (1, 1)) for each in (spec, plain))  # type: ignore[arg-type]

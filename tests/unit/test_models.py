@@ -174,6 +174,16 @@ def test_metadata_of_gguf_files() -> None:
             )
     mixture = {**given, "llama.expert_count": 8, "llama.expert_used_count": 2}
     assert configs.of_gguf(mixture, "it", 128, tied=False) == replace(found, experts=8, active=2)
+    mine = {key.replace("llama.", "qwen2moe."): value for key, value in mixture.items()}
+    mine |= {"general.architecture": "qwen2moe", "qwen2moe.expert_feed_forward_length": 32}
+    sizes = {"experts": 8, "active": 2, "normed": False, "style": "neox", "first": None}
+    for more, width in (({}, 96), ({"qwen2moe.expert_shared_feed_forward_length": 48}, 48)):
+        made = configs.of_gguf({**mine, **more}, "it", 128, tied=False)
+        assert made == replace(found, family="qwen2moe", intermediate=32, shared=width, **sizes)
+    with pytest.raises(UnsupportedError, match=r"llama\.expert_shared_feed_forward_length of 48"):
+        configs.of_gguf({**mixture, "llama.expert_shared_feed_forward_length": 48}, "it", 128, tied=False)
+    with pytest.raises(UnsupportedError, match="no expert that all tokens take"):
+        replace(found, shared=48)
     dense = {key.replace("llama.", "qwen3."): value for key, value in mixture.items()}
     with pytest.raises(UnsupportedError, match=r"qwen3\.expert_count of 8"):
         configs.of_gguf({**dense, "general.architecture": "qwen3"}, "it", 128, tied=False)
@@ -621,7 +631,7 @@ def test_mistral_is_llama_with_a_window_perhaps() -> None:
     for given, window in (({"sliding_window": None}, None), ({"sliding_window": 9}, 9), ({}, 4096)):
         assert configs.of_json(found | given, "it") == replace(tiny.SIZES, window=window)
     assert configs.of_json(tiny.as_json(tiny.SIZES) | {"sliding_window": 9}, "it").window is None
-    assert spec_of(found | {"sliding_window": 9}).window == spec_of(replace(tiny.SIZES, window=9)).window == 9
+    assert spec_of(found | {"sliding_window": 9}) == spec_of(replace(tiny.SIZES, window=9)) == spec_of(tiny.SIZES)
     assert configs.of_gguf(GGUF | {"llama.attention.sliding_window": 9}, "it", 128, tied=False).window == 9
     with pytest.raises(InvalidUsageError, match="window is a whole number from 1"):
         replace(tiny.SIZES, window=0)

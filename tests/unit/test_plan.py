@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError, UnsupportedError, WeightsError
+from vkpar.ops.tiles.cpu import ON_GPUS, Weights
 from vkpar.parallel import ModelSpec, spec_of
 from vkpar.parallel.cut.heads import split_heads
 from vkpar.parallel.cut.modules import parse_modules
@@ -31,6 +32,8 @@ GIB = 1 << 30
 LLAMA = ModelSpec(32, 4096, 14336, 32, 8, 128, 32000)
 ENCODER = ModelSpec(6, 384, 1536, 12, 12, 32, 30522, weights="float32", decoder=False, gated=False, bias=True)
 MIXTRAL = replace(LLAMA, experts=8, active=2)
+SHARING = replace(LLAMA, hidden=2048, experts=8, active=2, shared=7168)
+MIXED = replace(SHARING, sparse=(False,) + (True,) * 31, dense=14336)  # the first block has no experts
 
 
 def rig(nranks: int, free: int = 130 * GIB, speed: float = 4e12, seconds: float = 14e-6) -> RigFacts:
@@ -46,12 +49,12 @@ def even(nranks: int) -> tuple[Fraction, ...]:
 
 
 def cuts_of(spec: ModelSpec) -> dict[str, tuple[str, str]]:
-    return {each.step.name: (each.cut, each.bias) for each in infer(spec.block(), {"heads", "inner"})}
+    return {each.step.name: (each.cut, each.bias) for each in infer(spec.block(), {"heads", "inner", "shared"})}
 
 
-@pytest.mark.parametrize("spec", [LLAMA, ENCODER, MIXTRAL], ids=["decoder", "encoder", "experts"])
+@pytest.mark.parametrize("spec", [LLAMA, ENCODER, MIXTRAL, SHARING], ids=["decoder", "encoder", "experts", "shared"])
 def test_column_then_row_then_one_sum(spec: ModelSpec) -> None:
-    placed = infer(spec.block(), {"heads", "inner"})
+    placed = infer(spec.block(), {"heads", "inner", "shared"})
     calls = collectives(placed)
     assert calls.count("all_reduce") == 2
     assert calls.count("broadcast") == bool(spec.experts)  # the router's choice, made on one rank
@@ -61,6 +64,9 @@ def test_column_then_row_then_one_sum(spec: ModelSpec) -> None:
     assert found["q"] == found["k"] == found["v"] == found["up"] == ("column", bias[0])
     assert found["o"] == found["down"] == ("row", bias[1])
     assert found["attention norm"][0] == "mirrored"
+    if spec.shared:
+        assert found["shared gate"] == found["shared up"] == ("column", "")
+        assert (found["shared down"][0], found["share"][0]) == ("row", "mirrored")
     assert found.get("router", ("mirrored", ""))[0] == "mirrored"
     whole = infer(spec.block(), ())
     assert {each.cut for each in whole} == {"mirrored"}
@@ -106,13 +112,28 @@ def elements(spec: ModelSpec) -> int:
     experts = spec.experts or 1
     block += experts * stored(spec.weights, spec.width) * spec.hidden * (2 if spec.gated else 1)
     block += experts * stored(spec.weights, spec.hidden) * spec.width
+    block += 2 * stored(spec.weights, spec.width) * spec.shared + stored(spec.weights, spec.shared) * spec.width
     kind = "float16" if spec.weights.startswith("q") else spec.weights
-    return spec.layers * block + stored(kind, spec.width) * spec.vocabulary * (
-        1 if spec.tied or not spec.decoder else 2
-    )
+    whole = spec.layers * block
+    for _ in range(spec.sparse.count(False)):
+        whole += stored(spec.weights, spec.width) * (2 * spec.dense - 2 * experts * spec.hidden - 2 * spec.shared)
+        whole += spec.width * (
+            stored(spec.weights, spec.dense)
+            - experts * stored(spec.weights, spec.hidden)
+            - stored(spec.weights, spec.shared)
+        )
+    return whole + stored(kind, spec.width) * spec.vocabulary * (1 if spec.tied or not spec.decoder else 2)
 
 
-SPECS = [LLAMA, ENCODER, MIXTRAL, replace(LLAMA, weights="q4_k"), replace(LLAMA, weights="q8_0", tied=True)]
+SPECS = [
+    LLAMA,
+    ENCODER,
+    MIXTRAL,
+    SHARING,
+    MIXED,
+    replace(LLAMA, weights="q4_k"),
+    replace(LLAMA, weights="q8_0", tied=True),
+]
 
 
 @given(st.sampled_from(SPECS), st.sampled_from(MODES), st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any))
@@ -125,7 +146,7 @@ def test_parts_add_up_to_the_model(spec: ModelSpec, mode: str, ratios: list[int]
         return
     if mode in ("expert", "tensor") and sum(map(bool, ratios)) > spec.kv_heads:
         return  # heads of keys are on several ranks
-    large = [each for each in made.tensors if "norm" not in each.name and each.name != "router"]
+    large = [each for each in made.tensors if "norm" not in each.name and each.name not in ("router", "share")]
     total = sum(sum(each.nbytes) for each in large)
     second = spec.tied and mode == "layer" and made.splits["layers"].counts[-1] != spec.layers
     extra = elements(replace(spec, layers=1)) if second else 0  # the table once more on the last rank, at most
@@ -255,6 +276,23 @@ def test_pieces_and_scratch_memory_of_several_formats(cache: str) -> None:
     large = Widths(8192, 8192, 1024, 28672)
     assert block_nbytes(large, rows, mixed) >= max(block_nbytes(large, rows, each) for each in alone)
     assert block_nbytes(large, 1, mixed) >= max(block_nbytes(large, 1, each) for each in alone)
+
+
+@pytest.mark.parametrize("cache", ["float16", "float32"])
+def test_each_device_unpacks_as_its_products_do(cache: str) -> None:
+    """Beside a CPU driver nothing is rounded, and a GPU unpacks as large pieces as ever."""
+    gpu, processor = ON_GPUS, Weights(halves=False, turned=False, lanes=False)
+    spec = replace(LLAMA, weights="q4_k", cache=cache)
+    plain = replace(spec, weights="float32")
+    for ways in ((gpu, processor), (processor, gpu), (processor, processor), (gpu, gpu)):
+        made = choose(spec, replace(rig(2), products=ways), even(2), mode="tensor")
+        without = choose(plain, replace(rig(2, free=100 * GIB), products=ways), even(2), mode="tensor")
+        for rank, way in enumerate(ways):
+            assert stored_as(spec, ways, rank).halves == (cache == "float16" and processor not in ways)
+            if cache == "float16" and processor not in ways:
+                continue  # inputs are rounded, and results are shorter
+            more = made.memory[rank].activations - without.memory[rank].activations
+            assert more > 64 << 20 if way is gpu else 0 < more < 64 << 20
 
 
 # ---- choices ----
@@ -455,6 +493,8 @@ def test_a_size_that_is_no_whole_number_is_named(wrong: Any) -> None:
     with pytest.raises(InvalidUsageError, match="expert_count is a whole number") as caught:
         spec_of(METADATA | {"llama.expert_count": ["long"] * 100_000})
     assert len(str(caught.value)) < 300
+    with pytest.raises(InvalidUsageError, match="shared is a whole number"):
+        replace(MIXTRAL, shared=wrong)
     with pytest.raises(InvalidUsageError, match="experts is a whole number"):
         replace(LLAMA, experts=wrong, active=1)
     with pytest.raises(InvalidUsageError, match="tie_word_embeddings is true or false, not 'false'"):
@@ -479,8 +519,8 @@ def test_one_number_for_all_layers_of_a_gguf_file() -> None:
         ("deepseek_v2", "kv_lora_rank", 512),
         ("kimi_k2", "n_shared_experts", 1),
         ("glm4_moe", "first_k_dense_replace", 1),
-        ("qwen2_moe", "shared_expert_intermediate_size", 5632),
-        ("qwen3_moe", "mlp_only_layers", [0]),
+        ("other_moe", "shared_expert_intermediate_size", 5632),
+        ("other_moe", "mlp_only_layers", [0]),
         ("qwen3_next", "linear_num_key_heads", 16),
         ("falcon_h1", "mamba_d_state", 256),
         ("deepseek2", "attention.kv_lora_rank", 512),
@@ -506,6 +546,14 @@ def test_the_width_of_an_expert() -> None:
     wide = JSON | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": []}
     assert spec_of(wide | {"moe_intermediate_size": 32}) == replace(found, hidden=32)
     assert spec_of(JSON | {"moe_intermediate_size": 32}) == spec_of(JSON)
+    shared = wide | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 96, "moe_intermediate_size": 32}
+    assert spec_of(shared) == replace(found, hidden=32, shared=96, head_norms=False)
+    mixed = spec_of(shared | {"mlp_only_layers": [1]})
+    assert mixed == replace(spec_of(shared), sparse=(True, False), dense=JSON["intermediate_size"])
+    assert spec_of(shared | {"decoder_sparse_step": 2}) == replace(mixed, sparse=(False, True))
+    for key, value in (("mlp_only_layers", [0, 1]), ("mlp_only_layers", [2]), ("decoder_sparse_step", 0)):
+        with pytest.raises(InvalidUsageError, match=key):
+            spec_of(shared | {key: value})
     experts = {"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_feed_forward_length": 32}
     assert spec_of(METADATA | experts) == replace(found, hidden=32, head_norms=False)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Attention(NamedTuple):
-    """Heads, tokens and keys; first elements and steps of operands, result, mask and lengths."""
+    """Heads, tokens and keys; first elements and steps of operands, result, mask and lengths; keys of a window."""
 
     batches: int
     kv_heads: int
@@ -39,10 +39,11 @@ class Attention(NamedTuple):
     m_key: int
     l_first: int
     l_batch: int
+    window: int
 
 
 class AttentionConstants(NamedTuple):
-    """Element types, what begins at multiples of four, what is masked; a kernel's own constants follow."""
+    """Element types, what begins at multiples of four, what is hidden; a kernel's own constants follow."""
 
     threads: int
     width: int
@@ -56,6 +57,7 @@ class AttentionConstants(NamedTuple):
     m_type: int
     lengths: int
     split: int
+    windowed: int
 
 
 class LanesConstants(NamedTuple):

@@ -13,7 +13,7 @@ from vkpar.parallel.files.weights import Weights, open_weights
 from vkpar.parallel.layers.attention import KVCache, ParallelAttention
 from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.experts import Experts, MixtureOfExperts
-from vkpar.parallel.layers.feedforward import ParallelMLP
+from vkpar.parallel.layers.feedforward import ParallelMLP, SharedExpert
 from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import RMSNorm
 from vkpar.parallel.plan.plan import plan
@@ -40,6 +40,7 @@ __all__ = [
     "Row",
     "RowParallelLinear",
     "Sharded",
+    "SharedExpert",
     "Split",
     "Weights",
     "linked",

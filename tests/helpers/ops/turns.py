@@ -54,8 +54,8 @@ def _small(sent: Sent) -> int:
 
 def _attention(sent: Sent) -> int:
     """shaders/attention_small.comp: tiles of keys; in each a query by a key, and twice all the tile's scores."""
-    threads, width, keys, splits = sent.told("threads", "width", "keys", "splits")
-    share = -(-keys // splits)
+    threads, width, keys, splits, window = sent.told("threads", "width", "keys", "splits", "window")
+    share = -(-min(keys, window) // splits)
     return loop(-(-share // threads), loop(-(-width // 4))) + 2 * (share + -(-share // threads))
 
 

@@ -118,6 +118,10 @@ class Reference:
         made = x / (1 + np.exp(-inner))
         return self.off(made, (12 + 8 * np.abs(inner)) * U * np.abs(made))
 
+    def sigmoid(self, x: F64) -> F64:
+        made = 1 / (1 + np.exp(-x))
+        return self.off(made, (9 + 2 * np.abs(x)) * U * made)
+
     def rope(self, x: F64, positions: NDArray[Any], block: int) -> F64:
         """x: (heads, T, width)."""
         half = self.config.head_dim // 2
@@ -186,7 +190,13 @@ class Reference:
                 weight = shares[rows, expert][:, None]
                 total[rows] += weight * self.product(inner, last)
                 size[rows] += weight * (np.abs(inner) @ np.abs(self.tensors[last]).T)
-        total = self.off(total, gamma(config.active + 2) * size)
+        if config.shared:
+            weight = self.sigmoid(self.product(x, f"{own}mlp.shared_expert_gate.weight"))
+            names = tuple(f"{own}mlp.shared_expert.{name}.weight" for name in names)
+            inner = self.rounded(weight * self.gated(x, names[:2]))
+            total += self.product(inner, names[2])
+            size += np.abs(inner) @ np.abs(self.tensors[names[2]]).T
+        total = self.off(total, gamma(config.active + 2 + bool(config.shared)) * size)
         return self.summed(total, size, self.ranks)
 
     def logits(self, tokens: Sequence[int]) -> F64:
@@ -214,7 +224,7 @@ class Reference:
             made = self.product(mixed, own + "self_attn.o_proj.weight", self.ranks)
             x = self.rounded(x + self.after(made, names.get("attention.post", "").format(block)))
             normed = self.norm(x, names["forward.norm"].format(block))
-            made = self.mixture(normed, own) if config.experts else self.feed_forward(normed, own)
+            made = self.mixture(normed, own) if config.mixes(block) else self.feed_forward(normed, own)
             x = self.rounded(x + self.after(made, names.get("forward.post", "").format(block)))
         self.position += len(tokens)
         normed = self.norm(x, "model.norm.weight")

@@ -45,6 +45,7 @@ def attention(
     scale: float | None = None,
     mask: Array | None = None,
     lengths: Array | None = None,
+    window: int | None = None,
     out: Array | None = None,
 ) -> Array:
     """Return ``softmax(scale * q @ k.T + mask) @ v`` for each head, computed in float32 and rounded once.
@@ -69,6 +70,8 @@ def attention(
         mask: added to the scores, floats of a shape that is broadcast to (batch, heads, T, S); -inf hides a key.
         lengths: int32 or uint32 on the device: how many keys count, the first ones. One element, or one for each of the
             batch. More than there are counts as all, less than none as none.
+        window: how many keys a query sees at most, the last ones of those that it would see. What lies before the
+            windows of all queries is not read. None for no limit.
         out: where the result goes, of ``q``'s shape and type, in other memory.
 
     Raises:
@@ -89,7 +92,7 @@ def attention(
         cache = k
         k, v = cache.k, cache.v
     operands = (q, k, v, mask, lengths)
-    done = repeat("attention", operands, (out,), causal, scale)
+    done = repeat("attention", operands, (out,), causal, scale, window)
     if done is not None:
         return done[0]
     if v is None:
@@ -101,6 +104,8 @@ def attention(
     }
     check_arrays("attention", out, **given)
     _check(q, k, v, mask, lengths)
+    if window is not None and (type(window) is not int or window < 1):
+        raise InvalidUsageError(f"attention: window is a whole number from 1, not {window!r}")
     factor = q.shape[-1] ** -0.5 if scale is None and q.shape[-1] else scale or 0.0
     check_number("attention", "scale", factor)
     if out is not None:
@@ -112,10 +117,11 @@ def attention(
     if not k.size:
         made.fill_zeros()
         return made
-    key = key_of("attention", operands, (out,), causal, scale)
+    key = key_of("attention", operands, (out,), causal, scale, window)
     call = Call("attention", key, tuple(given.values()), (made,))
     named = dict(zip(given, call.operands, strict=True))
-    _Attention(call, named, _way_for(q, k), causal=bool(causal), scale=float(factor)).run()
+    seen = k.shape[-2] if window is None else min(window, k.shape[-2])
+    _Attention(call, named, _way_for(q, k, seen), causal=bool(causal), scale=float(factor), window=seen).run()
     call.keep()
     return made
 
@@ -182,13 +188,14 @@ class _Way(NamedTuple):
     counted: int
 
 
-def _way_for(q: Array, k: Array) -> _Way:
+def _way_for(q: Array, k: Array, window: int) -> _Way:
     *batch, heads, tokens, width = q.shape
     kv_heads, keys = k.shape[-3:-1]
     queries = heads // kv_heads * tokens
     kernel = kernels.kernel_for(q.device, queries, q.dtype.name, k.dtype.name, width)
     blocks = -(-queries // kernel.rows)
     groups = math.prod(batch) * kv_heads * blocks
+    keys = min(keys, window + -(-kernel.rows * kv_heads // heads))  # that the queries of a group see
     splits = kernels.splits_for(q.device, kernel, groups, math.prod(batch) * heads * tokens, keys, width)
     return _Way(kernel, blocks, splits, groups if splits > 1 and kernel.finishes else 0)
 
@@ -202,10 +209,13 @@ class _Attention:
         way: how it runs.
         causal: see :func:`attention`.
         scale: alike.
+        window: alike; all keys for none.
     """
 
-    def __init__(self, call: Call, operands: dict[str, Array], way: _Way, *, causal: bool, scale: float) -> None:
-        self._call, self._way, self._causal, self._scale = call, way, causal, scale
+    def __init__(
+        self, call: Call, operands: dict[str, Array], way: _Way, *, causal: bool, scale: float, window: int
+    ) -> None:
+        self._call, self._way, self._causal, self._scale, self._window = call, way, causal, scale, window
         self._q, self._k, self._v = (operands[name] for name in "qkv")
         self._mask, self._lengths = operands.get("mask"), operands.get("lengths")
         *batch, self._heads, self._tokens, self._width = self._q.shape
@@ -256,13 +266,15 @@ class _Attention:
             m_type=mask.code,
             lengths=lengths.code,
             split=sums is not None,
+            windowed=self._window < self._keys,
         )
         grouped = self._heads // self._kv_heads
         sizes = (self._batch, self._kv_heads, grouped, self._tokens, self._keys, blocks, splits)
         steps = (q, k, v, result, mask, lengths)
-        push = pack(abi.Attention(*sizes, float(self._scale), *(word for each in steps for word in each.words)))
+        words = [*(word for each in steps for word in each.words), self._window]
+        push = pack(abi.Attention(*sizes, float(self._scale), *words))
         constants = (*own, *kernel.more)
-        cost = 2 * self._batch * self._heads * self._tokens * self._keys * self._width // WORK_PER_NS
+        cost = 2 * self._batch * self._heads * self._tokens * self._window * self._width // WORK_PER_NS
         name = f"{kernel.name}_{SHORT[self._k.dtype.name]}"
         arrays, ranges = zip(*seen, strict=True)
         call.dispatch(name, arrays, ranges, push, self._batch * self._kv_heads * blocks * splits, constants, cost)

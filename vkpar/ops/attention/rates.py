@@ -129,7 +129,7 @@ def _seconds(device: Device, kernels: tuple[Kernel, Kernel], dtype: str, width: 
 
 
 def _constants(kernel: Kernel, dtype: str, width: int) -> tuple[int, ...]:
-    """Return a kernel's constants for rows that lie one after the other, without masks or lengths."""
+    """Return a kernel's constants for rows that lie one after the other, without masks, lengths or windows."""
     code = FLOATS[dtype]
     own = abi.AttentionConstants(
         threads=kernel.threads,
@@ -144,6 +144,7 @@ def _constants(kernel: Kernel, dtype: str, width: int) -> tuple[int, ...]:
         m_type=0,
         lengths=0,
         split=0,
+        windowed=0,
     )
     return (*own, *kernel.more)
 
@@ -152,4 +153,4 @@ def _push(kernel: Kernel, width: int) -> bytes:
     """Return the push constants of queries, keys and values of the measured size."""
     head, blocks = _TOKENS * width, -(-_TOKENS // kernel.rows)
     steps = (0, 0, head, width) * 4
-    return pack(abi.Attention(1, _HEADS, 1, _TOKENS, _TOKENS, blocks, 1, width**-0.5, *steps, *(0,) * 7))
+    return pack(abi.Attention(1, _HEADS, 1, _TOKENS, _TOKENS, blocks, 1, width**-0.5, *steps, *(0,) * 7, _TOKENS))

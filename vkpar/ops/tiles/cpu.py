@@ -46,6 +46,9 @@ class Weights(NamedTuple):
     lanes: bool
 
 
+ON_GPUS: Final = Weights(halves=True, turned=False, lanes=False)
+
+
 def weights_of(info: DeviceInfo) -> Weights:
     """Return how a device takes weights."""
     return Weights(not info.is_cpu, turned=has_wide(info), lanes=has_wide(info))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm import ranks as rig
@@ -84,7 +82,7 @@ class ParallelAttention:
         norms: of each head of queries, and of each of keys, before they are turned: weights of (head_dim,) on the ranks
             that have heads; None for none.
         scale: of the scores; None for the root of a head's width, inverted.
-        windowed: masks that are given count.
+        window: how many tokens a token attends to, itself included; None for all before it.
         post: a norm of the results before a residual is added; None for none.
 
     Examples:
@@ -112,7 +110,7 @@ class ParallelAttention:
         style: str = "neox",
         norms: tuple[RMSNorm, RMSNorm] | None = None,
         scale: float | None = None,
-        windowed: bool = True,
+        window: int | None = None,
         post: RMSNorm | None = None,
     ) -> None:
         if len(qkv) not in (1, 3):
@@ -121,7 +119,7 @@ class ParallelAttention:
         self._output = output
         self._heads = heads
         self._theta, self._scaling, self._style = theta, scaling, style
-        self._norms, self._scale, self._windowed, self.post = norms, scale, windowed, post
+        self._norms, self._scale, self._window, self.post = norms, scale, window, post
 
     def __call__(
         self,
@@ -130,7 +128,6 @@ class ParallelAttention:
         cache: Sequence[Any],
         residual: Parts | None = None,
         norm: RMSNorm | None = None,
-        masks: Parts | None = None,
     ) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`.
 
@@ -140,32 +137,30 @@ class ParallelAttention:
             cache: of the layer, by rank: what the tokens are appended to and attend.
             residual: the stream.
             norm: of the sum with the stream.
-            masks: by rank, what is added to the scores, as :func:`vkpar.attention` takes it; None for nothing.
         """
-        return self._output(self._mixed(x, positions, cache, masks), residual, norm, self.post)
+        return self._output(self._mixed(x, positions, cache), residual, norm, self.post)
 
-    def summed(self, x: Inputs, positions: Parts, cache: Sequence[Any], masks: Parts | None = None) -> Parts:
+    def summed(self, x: Inputs, positions: Parts, cache: Sequence[Any]) -> Parts:
         """Return the results on all ranks of a tensor split; see :meth:`RowParallelLinear.summed`."""
         assert isinstance(self._output, RowParallelLinear), "a row split sums nothing"
-        return self._output.summed(self._mixed(x, positions, cache, masks))
+        return self._output.summed(self._mixed(x, positions, cache))
 
     def lend(self, rows: int) -> None:
         """Compute for a rank of another process, in its order; see :meth:`ColumnParallelLinear.lend`."""
         for layer in (*self._qkv, self._output):
             layer.lend(rows)
 
-    def _mixed(self, x: Inputs, positions: Parts, cache: Sequence[Any], masks: Parts | None) -> Parts:
+    def _mixed(self, x: Inputs, positions: Parts, cache: Sequence[Any]) -> Parts:
         made = [layer(x) for layer in self._qkv]
         mixed: Parts = [None] * len(x)
         for rank in present(made[0]):
             where, kept = positions[rank], cache[rank]
             if where is None or kept is None:
                 raise InvalidUsageError(f"rank {rank} has heads, but no positions or no cache")
-            mask = None if masks is None or not self._windowed else masks[rank]
-            mixed[rank] = self._attend(rank, made, where, kept, mask)
+            mixed[rank] = self._attend(rank, made, where, kept)
         return mixed
 
-    def _attend(self, rank: int, made: Sequence[Parts], positions: Array, cache: Any, mask: Array | None) -> Array:
+    def _attend(self, rank: int, made: Sequence[Parts], positions: Array, cache: Any) -> Array:
         width, queries = self._heads.width, self._heads.queries.counts[rank]
         if self._norms is not None:
             self._norm_heads(rank, made, self._norms)
@@ -180,10 +175,10 @@ class ParallelAttention:
         result = q.device.empty((tokens, queries * width), q.dtype)
         if isinstance(cache, KVCaches):  # each token is of another text
             q, out = (_as_texts(each, width) for each in (q.transpose(1, 0, 2), result))
-            mask = None if mask is None else mask.reshape(tokens, 1, 1, -1)
-            ops.attention(q, cache, scale=self._scale, mask=mask, out=out)
+            ops.attention(q, cache, scale=self._scale, window=self._window, out=out)
         else:
-            ops.attention(q, cache, causal=True, scale=self._scale, mask=mask, out=_as_heads(result, width))
+            out = _as_heads(result, width)
+            ops.attention(q, cache, causal=True, scale=self._scale, window=self._window, out=out)
         return result
 
     def _norm_heads(self, rank: int, made: Sequence[Parts], norms: tuple[RMSNorm, RMSNorm]) -> None:
@@ -197,44 +192,6 @@ class ParallelAttention:
 
     def _turned(self, x: Array, positions: Array) -> Array:
         return ops.rope(x, positions, self._theta, scaling=self._scaling, style=self._style)
-
-
-class Windows:
-    """Makes the masks that hide keys from tokens which came too long after them.
-
-    Args:
-        comm: the communicator.
-        window: how many tokens a token attends to, itself included.
-        tokens: that caches have room for, which masks have as columns.
-        ranks: those that have heads.
-    """
-
-    def __init__(self, comm: Communicator, window: int, tokens: int, ranks: Sequence[int]) -> None:
-        self._ends: Parts = [None] * comm.nranks  # by column the first position that does not see it
-        self._choice: list[tuple[Array, Array] | None] = []
-        ends = np.arange(window, window + tokens, dtype=np.uint32)
-        for rank, device in enumerate(rig.devices(comm)):
-            if device is None:
-                self._choice.append(None)
-                continue
-            self._ends[rank] = device.array(ends.reshape(1, -1)) if rank in ranks else None
-            self._choice.append((device.array([-np.inf], "float16"), device.zeros(1, "float16")))
-
-    @classmethod
-    def of(cls, comm: Communicator, window: int | None, cache: KVCache) -> Windows | None:
-        """Return what makes the masks for a cache; None where it has room for no more tokens than the window."""
-        if window is None or window >= cache.tokens:
-            return None
-        return cls(comm, window, cache.tokens, sorted({rank for row in cache.layers for rank in present(row)}))
-
-    def masks(self, positions: Parts) -> Parts:
-        """Return (T, tokens) float16 by rank: -inf where a token of these positions does not see a key, else 0."""
-        made: Parts = [None] * len(positions)
-        for rank in present(self._ends):
-            ends, at, choice = self._ends[rank], positions[rank], self._choice[rank]
-            if ends is not None and at is not None and choice is not None:
-                made[rank] = ops.where(ops.greater_equal(at.reshape(-1, 1), ends), *choice)
-        return made
 
 
 def _as_heads(x: Array | None, width: int) -> Array:

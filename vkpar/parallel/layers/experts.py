@@ -17,6 +17,7 @@ from vkpar.ops.experts.products import Stack
 from vkpar.ops.experts.routing import Span
 from vkpar.ops.tiles.matvec import MOST_ROWS
 from vkpar.parallel.cut.split import Split, split
+from vkpar.parallel.layers.feedforward import SharedExpert
 from vkpar.parallel.layers.layers import joined, rows_of
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, filled, missing, present, there
 
@@ -63,6 +64,7 @@ class MixtureOfExperts:
         ranks: those that have the residual stream, those of other processes included; all by default.
         inputs: type that more than 8 rows are rounded to before products, such as ``"float16"``; None keeps theirs.
         post: a norm of the results before a residual is added; None for none.
+        shared: an expert besides that all tokens take; None for none.
 
     Raises:
         InvalidUsageError: ``active`` is no number from 1 to that of the experts, or no rank has experts.
@@ -89,12 +91,14 @@ class MixtureOfExperts:
         ranks: Sequence[int] | None = None,
         inputs: str | None = None,
         post: RMSNorm | None = None,
+        shared: SharedExpert | None = None,
     ) -> None:
         count = router.shape[0]
         routing.check_experts(count)
         if type(active) is not int or not 0 < active <= count:
             raise InvalidUsageError(f"a token takes from 1 to {count} experts, not {active!r}")
-        held = rig.gathered(comm, "ranks that have experts", lambda: present(experts))
+        of_all = [] if shared is None else shared.ranks
+        held = rig.gathered(comm, "ranks that have experts", lambda: sorted({*present(experts), *of_all}))
         self._holders = [rank for ranks_of_one in held for rank in ranks_of_one]
         if not self._holders:
             raise InvalidUsageError("no rank has experts")
@@ -104,7 +108,7 @@ class MixtureOfExperts:
         self.experts = list(experts)
         self._comm, self._active, self._normed, self._inputs = comm, active, normed, inputs
         self._targets = list(range(comm.nranks) if ranks is None else ranks)
-        self._width, self.post = router.shape[1], post
+        self._width, self.post, self.shared = router.shape[1], post, shared
         alike = len({_driver(comm, rank) for rank in self._targets}) == 1
         self._deciding = self._targets if alike else self._targets[:1]
         values, dtype = (router.read(), router.dtype) if hasattr(router, "read") else (router, None)
@@ -214,6 +218,8 @@ class MixtureOfExperts:
         given: Inputs = x if all(rows_are_few) else arrays_of(x)
         chosen = self._chosen(given)
         made: Parts = [None] * self._comm.nranks
+        if self.shared is not None:
+            made = residual = self.shared(given, residual)
         for rank, own in enumerate(self.experts):
             part = given[rank]
             if own is None:
@@ -221,12 +227,14 @@ class MixtureOfExperts:
             if part is None:
                 raise missing(rank)
             choice = there(chosen, rank)
+            added = None if residual is None else residual[rank]
             if rows_are_few[rank]:
                 inner = few.gate(part, own.gate_up[0], choice)
-                made[rank] = few.add_up(inner, own.down, choice, None if residual is None else residual[rank])
+                made[rank] = few.add_up(inner, own.down, choice, added)
             else:
                 assert isinstance(part, Array), "norms were made"
-                made[rank] = self._of(own, part, choice)
+                result = self._of(own, part, choice)
+                made[rank] = result if added is None else ops.add(added, result, out=result)
         return made
 
     def _chosen(self, x: Inputs) -> Parts:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.parallel.layers.gathered import GatheredLinear
 from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
-from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, present, there
+from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, missing, present, there
 
 
 class ParallelMLP:
@@ -49,19 +51,20 @@ class ParallelMLP:
 
     def __call__(self, x: Inputs, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`."""
-        return self._down(self._inner(x), residual, norm, self.post)
+        return self._down(self.inner(x), residual, norm, self.post)
 
     def summed(self, x: Inputs) -> Parts:
         """Return the results on all ranks of a tensor split; see :meth:`RowParallelLinear.summed`."""
         assert isinstance(self._down, RowParallelLinear), "a row split sums nothing"
-        return self._down.summed(self._inner(x))
+        return self._down.summed(self.inner(x))
 
     def lend(self, rows: int) -> None:
         """Compute for a rank of another process, in its order; see :meth:`ColumnParallelLinear.lend`."""
         for layer in (*self._gate_up, self._down):
             layer.lend(rows)
 
-    def _inner(self, x: Inputs) -> Parts:
+    def inner(self, x: Inputs) -> Parts:
+        """Return what goes back to the residual stream, before that, on the ranks that have parts of its width."""
         if self._gate == "swiglu" and len(self._gate_up) == 1 and not self._gate_up[0].gathers:
             return self._gate_up[0](x, "swiglu")
         made = [layer(x) for layer in self._gate_up]
@@ -70,6 +73,52 @@ class ParallelMLP:
             gate, up = _halves(made, rank)
             inner[rank] = _GATES[self._gate](gate, up)
         return inner
+
+
+class SharedExpert:
+    """The expert of a mixture that all tokens take: ``sigmoid(x @ share.T) * down(silu(gate(x)) * up(x))``.
+
+    Args:
+        gate_up: as :class:`ParallelMLP` takes it.
+        down: what takes their product back to the residual stream; :class:`MixtureOfExperts` sums over the ranks.
+        share: (hidden,) or (1, hidden), what ``np.asarray`` takes, or a tensor of a file.
+
+    Examples:
+        >>> from vkpar.parallel import ColumnParallelLinear, MixtureOfExperts, RowParallelLinear, SharedExpert
+        >>> gate, up = np.ones((2, 4, 16, 8), "float32")
+        >>> wide = ColumnParallelLinear(np.concatenate([gate[0], up[0]]), comm=comm, segments=(16, 16))
+        >>> shared = SharedExpert([wide], RowParallelLinear(gate[0].T, comm=comm), np.zeros(8))
+        >>> experts = MixtureOfExperts.cut(gate, up, gate.transpose(0, 2, 1), comm=comm)
+        >>> router = np.zeros((4, 8), "float32")
+        >>> block = MixtureOfExperts(router, experts, comm=comm, active=2, shared=shared)
+        >>> block([device.zeros((3, 8)) for device in comm.devices])[0][0].shape
+        (3, 8)
+    """
+
+    def __init__(self, gate_up: Sequence[ColumnParallelLinear], down: RowParallelLinear, share: Any) -> None:
+        self._mlp, self._down = ParallelMLP(gate_up, down), down
+        values, dtype = (share.read(), share.dtype) if hasattr(share, "read") else (np.asarray(share, np.float32), None)
+        self.share: Parts = [None] * len(down.weight.parts)
+        for rank, part in enumerate(down.weight.parts):
+            if part is not None:
+                self.share[rank] = part.device.array(values.reshape(1, -1), dtype)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of this process that have parts of it."""
+        return present(self.share)
+
+    def __call__(self, x: Inputs, residual: Parts | None = None) -> Parts:
+        """Return what ranks give of it, with ``residual`` added; their sum is owed."""
+        made = self._mlp.inner(x)
+        for rank in self.ranks:
+            row = x[rank]
+            if row is None:
+                raise missing(rank)
+            share = ops.matmul(row, there(self.share, rank), transpose_b=True, dtype="float32", activation="sigmoid")
+            inner = ops.multiply(there(made, rank), share)
+            made[rank] = self._down.linear.on(rank, inner, residual=None if residual is None else residual[rank])
+        return made
 
 
 def _geglu(gate: Array, up: Array) -> Array:

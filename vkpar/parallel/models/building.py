@@ -18,12 +18,13 @@ from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.layers.attention import ParallelAttention
 from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.experts import Experts, MixtureOfExperts
-from vkpar.parallel.layers.feedforward import ParallelMLP
+from vkpar.parallel.layers.feedforward import ParallelMLP, SharedExpert
 from vkpar.parallel.layers.gathered import GatheredLinear
 from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm
 from vkpar.parallel.models import loading, naming
 from vkpar.parallel.models.config import Config
+from vkpar.parallel.models.families.mixtures import SHARE, ExpertNames
 from vkpar.parallel.models.loading import Progress, WeightRows
 from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.scratch import unpacks_some
@@ -71,12 +72,16 @@ class Builder(loading.Taking):
     @property
     def quantized(self) -> bool:
         """True where some weights of blocks lie on the devices in quantised blocks."""
-        names = self._names
-        config, parts = self._config, [f"attention.{part}" for part in "qkvo"]
-        if not config.experts:  # products by the matrices of experts take their blocks as they are
-            parts += [f"forward.{part}" for part in ("gate", "up", "down")]
-        tensors = (self._tensors[names.of_block(part, block)] for part in parts for block in range(config.layers))
-        return unpacks_some(loading.kind_of(tensor, self._dtype) for tensor in tensors)
+        config, names = self._config, self._names
+        mixes = [block for block in range(config.layers) if config.mixes(block)]
+        others = [block for block in range(config.layers) if not config.mixes(block)]
+        found = [names.of_block(f"attention.{part}", block) for part in "qkvo" for block in range(config.layers)]
+        # Products by the matrices of experts take their blocks as they are, but for what all tokens take.
+        found += [names.of_block(f"forward.{part}", block) for part in ("gate", "up", "down") for block in others]
+        if config.shared:
+            layout = naming.experts_of(config, self._tensors, names)
+            found += [name.format(block) for name in layout.shared.values() for block in mixes]
+        return unpacks_some(loading.kind_of(self._tensors[name], self._dtype) for name in found)
 
     @property
     def _gguf(self) -> bool:
@@ -157,11 +162,11 @@ class Builder(loading.Taking):
             style=config.style,
             norms=self._head_norms(number) if config.head_norms else None,
             scale=config.scale,
-            windowed=config.slides(number),
+            window=config.window if config.slides(number) else None,
             post=post[0],
         )
         forward: ParallelMLP | MixtureOfExperts
-        if config.experts:
+        if config.mixes(number):
             forward = self._mixture(number, post[1])
         else:
             gate_up = self._columns([name("forward.gate"), name("forward.up")], [_ranges(inner)] * 2)
@@ -207,6 +212,7 @@ class Builder(loading.Taking):
         gates = [tuple(stack for stack in own if stack is not None) for own in zip(*wide, strict=True)]
         experts = [None if back is None else Experts(own, back) for own, back in zip(gates, down, strict=True)]
         router = self._tensor(layout.router.format(number))
+        shared = self._shared(number, layout) if config.shared else None
         made = MixtureOfExperts(
             router,
             experts,
@@ -216,8 +222,23 @@ class Builder(loading.Taking):
             ranks=placement.streams[number],
             inputs=self._inputs_of(kinds[0]),
             post=post,
+            shared=shared,
         )
         self._counted(made.router)
+        return made
+
+    def _shared(self, number: int, layout: ExpertNames) -> SharedExpert:
+        """Return the expert of a block that all tokens take."""
+        names, split = (
+            {part: name.format(number) for part, name in layout.shared.items()},
+            self._placement.shared[number],
+        )
+        wide = self._columns([names["gate"], names["up"]], [_ranges(split)] * 2, whole=True)
+        weight = loading.cut_columns(self._comm, self._tensor(names["down"]), split, self._dtype)
+        down = RowParallelLinear(weight, comm=self._comm, inputs=self._inputs_of(str(weight.dtype)))
+        made = SharedExpert(wide, down, self._tensor(names[SHARE]))
+        self._counted(weight.parts)
+        self._counted(made.share)
         return made
 
     def _head_norms(self, number: int) -> tuple[RMSNorm, RMSNorm]:
@@ -227,11 +248,17 @@ class Builder(loading.Taking):
         return q, k
 
     def _columns(
-        self, names: Sequence[str], ranges: Sequence[Sequence[tuple[int, int]]], *, halves: bool = False
+        self,
+        names: Sequence[str],
+        ranges: Sequence[Sequence[tuple[int, int]]],
+        *,
+        halves: bool = False,
+        whole: bool = False,
     ) -> list[ColumnParallelLinear]:
         """Return one layer for tensors that lie on devices alike, else one for each; ``ranges`` are rows by rank.
 
-        ``halves``: the results of many rows are of the type that inputs are rounded to.
+        ``halves``: the results of many rows are of the type that inputs are rounded to; ``whole``: a row split does
+        not slice them.
         """
         tensors = [self._tensor(name) for name in names]
         biases = [self._tensors.get(naming.bias_of(name)) for name in names]
@@ -239,8 +266,9 @@ class Builder(loading.Taking):
         alike = alike and len({None if bias is None else loading.kind_of(bias) for bias in biases}) == 1
         rows = [WeightRows(tensor, part) for tensor, part in zip(tensors, ranges, strict=True)]
         if alike:
-            return [self._column(rows, biases, halves=halves)]
-        return [self._column([row], [bias], halves=halves) for row, bias in zip(rows, biases, strict=True)]
+            return [self._column(rows, biases, halves=halves, whole=whole)]
+        pairs = zip(rows, biases, strict=True)
+        return [self._column([row], [bias], halves=halves, whole=whole) for row, bias in pairs]
 
     def _column(
         self,

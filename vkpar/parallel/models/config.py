@@ -19,20 +19,27 @@ from vkpar.parallel.models.families import gemma3, mixtures
 from vkpar.parallel.models.families.family import Family
 from vkpar.parallel.models.families.values import Scaling, get, scaling_of
 from vkpar.parallel.plan.sources import of_all_layers
-from vkpar.parallel.plan.spec import check_size, is_positive, is_true
+from vkpar.parallel.plan.spec import check_size, check_sparse, is_positive, is_true
 
 FAMILIES: Final = {
     "llama": Family(style="llama"),
     "qwen2": Family(biased=True),
     "qwen3": Family(head_norms=True),
     "qwen3moe": Family(head_norms=True, mixture=True),
+    "qwen2moe": Family(biased=True, mixture=True, shared=True),
     "gemma3": gemma3.FAMILY,
 }
 _KNOWN: Final = " and ".join((", ".join(list(FAMILIES)[:-1]), list(FAMILIES)[-1]))
 _MISTRAL: Final = "mistral"  # of Llama's shape; GGUF files say "llama"
 _MIXTRAL: Final = "mixtral"  # the same, with experts
 # Of families that a config.json calls otherwise.
-_TYPES: Final = {_MISTRAL: "llama", _MIXTRAL: "llama", "qwen3_moe": "qwen3moe", **dict.fromkeys(gemma3.TYPES, "gemma3")}
+_TYPES: Final = {
+    _MISTRAL: "llama",
+    _MIXTRAL: "llama",
+    "qwen3_moe": "qwen3moe",
+    "qwen2_moe": "qwen2moe",
+    **dict.fromkeys(gemma3.TYPES, "gemma3"),
+}
 _MISTRAL_WINDOW: Final = 4096  # tokens, where a configuration has no word on it
 _QUANTISED: Final = ("quantization_config", "compression_config", "quantization")  # transformers, its past, MLX
 _HOW: Final = ("quant_method", "quant_algo", "format", "mode")
@@ -64,6 +71,9 @@ class Config:
         scale: of the scores; None for the root of a head's width, inverted.
         experts: of each feed-forward block, which ``intermediate`` is the width of one of; 0 for none. A token takes
             ``active`` of them.
+        shared: width of the expert that all tokens take besides; 0 for none.
+        sparse: by block whether it has the experts; none where all have them. Others are ``dense`` wide.
+        dense: width inside the feed-forward block where there are no experts beside blocks that have some; else 0.
         normed: the weights of the experts that a token takes add up to 1; else they are shares of the softmax over all.
 
     Examples:
@@ -95,6 +105,9 @@ class Config:
     scale: float | None = None
     experts: int = 0
     active: int = 0
+    shared: int = 0
+    sparse: tuple[bool, ...] = ()
+    dense: int = 0
     normed: bool = True
 
     def __post_init__(self) -> None:
@@ -106,7 +119,8 @@ class Config:
             check_size("window", self.window)
         if self.sliding and len(self.sliding) != self.layers:
             raise InvalidUsageError(f"{len(self.sliding)} blocks with or without a window of {self.layers}")
-        mixtures.check(self.experts, self.active, least=int(FAMILIES[self.family].mixture))
+        mixtures.check(self.experts, self.active, self.shared, FAMILIES[self.family])
+        check_sparse(self.sparse, self.layers, self.experts, self.dense)
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
         if self.head_dim % 2:
@@ -144,6 +158,14 @@ class Config:
     def slides(self, block: int) -> bool:
         """Say whether a block has the window."""
         return self.sliding[block] if self.sliding else self.window is not None
+
+    def mixes(self, block: int) -> bool:
+        """Say whether a block has experts."""
+        return bool(self.experts) and (not self.sparse or self.sparse[block])
+
+    def inside(self, block: int) -> int:
+        """Return the width inside a feed-forward block, of one expert where it has some."""
+        return self.intermediate if self.mixes(block) or not self.experts else self.dense
 
     def rotary(self, block: int) -> tuple[float, Scaling]:
         """Return the base of a block's rotary embedding, and what stretches it."""
@@ -243,7 +265,7 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
         stops=special_tokens.numbers_of(found.get("eos_token_id"), where),
         first=special_tokens.first_of(found.get("bos_token_id"), where),
         window=_window(found, kind, where),
-        **(mixtures.of_json(found, kind, where) if mixture or kind == _MIXTRAL else {}),
+        **(mixtures.of_json(found, kind, FAMILIES[family], where) if mixture or kind == _MIXTRAL else {}),
     )
     return replace(made, **more)
 
@@ -346,7 +368,7 @@ def of_gguf(
         stops=special_tokens.ends(metadata, where),
         first=special_tokens.first(metadata, where),
         window=window or None,
-        **mixtures.of_gguf(metadata, family, size, where),
+        **mixtures.of_gguf(metadata, family, FAMILIES[family], size, where),
     )
     return replace(made, **more)
 

@@ -17,7 +17,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.comm.tune.settling import warm_up
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.graph.capture import capture
-from vkpar.parallel.layers.attention import KVCache, Windows
+from vkpar.parallel.layers.attention import KVCache
 from vkpar.parallel.layers.norms import Inputs, Parts, present, there
 from vkpar.parallel.models import loading, naming, two_halves
 from vkpar.parallel.models.building import Builder, lend
@@ -103,7 +103,6 @@ class Llama(Closable, Unpickled):
         counts = [heads.kv_counts for heads in placement.heads]
         self._cache = KVCache(comm, context, counts, config.head_dim, kept, sequences)
         self._layers = self._cache.layers
-        self._windows = Windows.of(comm, config.window, self._cache)
         self.root = self._head.weight.holders[0] if placement.ratios is None else placement.streams[-1][0]
         self._tokens = rig.by_rank(comm, [device.zeros(1, "uint32") for device in comm.devices])
         self._here = self.root if self.root in comm.local_ranks else comm.local_ranks[0]  # where tokens are read
@@ -348,19 +347,18 @@ class Llama(Closable, Unpickled):
         ``given``: tokens, or what came out of the stage before; ``caches``: of all texts, a row each; None for that of
         the text that goes on. A process without the ranks of the stage lends its own.
         """
-        blocks, windows = self._blocks, self._windows
+        blocks = self._blocks
         if not set(stage.ranks) & set(self.comm.local_ranks):
             return lend(blocks[stage.first : stage.stop], there(positions, self._here).size, self.comm.nranks)
         if caches is None:
             caches = self._layers
             if self.in_halves(there(given, present(given)[0]).shape[0]):
-                return two_halves.through(blocks, caches, self._embedding, self._norm, given, positions, windows)
+                return two_halves.through(blocks, caches, self._embedding, self._norm, given, positions)
         stream = given if stage.first else self._embedding(given)
-        masks = None if windows is None else windows.masks(stage.own(positions))
         normed = blocks[stage.first].attention_norm.before(stream)
         for number in range(stage.first, stage.stop):
             block, cache = blocks[number], caches[number]
-            stream, normed = block.attention(normed, positions, cache, stream, block.forward_norm, masks)
+            stream, normed = block.attention(normed, positions, cache, stream, block.forward_norm)
             last = self._norm if number + 1 == len(blocks) else None
             following = blocks[number + 1].attention_norm if number + 1 < stage.stop else last
             stream, normed = block.forward(normed, stream, following)

@@ -126,21 +126,23 @@ def of(weights: Tensors) -> Names:
 
 def experts_of(config: Config, weights: Container[str], names: Names) -> ExpertNames:
     """Return what the experts of a model that has some are called."""
-    return mixtures.layout_of(config.family, weights, gguf=names.embedding == GGUF.embedding)
+    first = next(block for block in range(config.layers) if config.mixes(block))
+    return mixtures.layout_of(config.family, weights, first, gguf=names.embedding == GGUF.embedding)
 
 
 def routers_of(config: Config, names: Names) -> frozenset[str]:
-    """Return the names of routers, which files keep as floats."""
+    """Return the names of what weighs experts: routers and shares, which files keep as floats."""
     if not config.experts:
         return frozenset()
-    router = experts_of(config, (), names).router
-    return frozenset(router.format(block) for block in range(config.layers))
+    layout = experts_of(config, (), names)
+    found = [layout.router, *([layout.shared[mixtures.SHARE]] if config.shared else [])]
+    return frozenset(name.format(block) for name in found for block in range(config.layers) if config.mixes(block))
 
 
 def matrix_of(config: Config, weights: Tensors, part: str, block: int) -> str:
     """Return the name of a block's matrix ``"gate"``, ``"up"`` or ``"down"``, of one expert where there are some."""
     names = of(weights).of_family(config.differs)
-    if not config.experts:
+    if not config.mixes(block):
         return names.of_block(f"forward.{part}", block)
     return experts_of(config, weights, names).name(part, block)
 
@@ -163,9 +165,6 @@ def shapes(config: Config, names: Names, weights: Container[str] = ()) -> Iterat
         "attention.o": (config.hidden, queries),
         "forward.norm": (config.hidden,),
     }
-    if layout is None:
-        parts |= dict.fromkeys(("forward.gate", "forward.up"), (config.intermediate, config.hidden))
-        parts["forward.down"] = (config.hidden, config.intermediate)
     if config.head_norms:
         parts |= dict.fromkeys(HEAD_NORMS, (config.head_dim,))
     if config.post_norms:
@@ -175,12 +174,19 @@ def shapes(config: Config, names: Names, weights: Container[str] = ()) -> Iterat
     if not config.tied:
         yield names.output, (config.vocabulary, config.hidden)
     for block in range(config.layers):
-        for part, shape in parts.items():
+        inside = {} if config.mixes(block) else _feed_forward(config.inside(block), config.hidden)
+        for part, shape in (parts | inside).items():
             yield names.of_block(part, block), shape
             if config.biased and part in _BIASED:
                 yield bias_of(names.of_block(part, block)), shape[:1]
-        if layout is not None:
-            yield from layout.shapes(block, config.experts, config.intermediate, config.hidden)
+        if layout is not None and config.mixes(block):
+            yield from layout.shapes(block, config.experts, config.intermediate, config.hidden, config.shared)
+
+
+def _feed_forward(inner: int, hidden: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a feed-forward block's matrices."""
+    wide = dict.fromkeys(("forward.gate", "forward.up"), (inner, hidden))
+    return {**wide, "forward.down": (hidden, inner)}
 
 
 def check(config: Config, weights: Tensors, where: str) -> None:

@@ -69,6 +69,11 @@ class ModelFile(Closable):
         blocks = range(config.layers)
         parts = {part: [names.of_block(f"attention.{part}", block) for block in blocks] for part in "qkvo"}
         parts |= {part: [naming.matrix_of(config, self.weights, part, block) for block in blocks] for part in _FORWARD}
+        if config.shared:
+            layout = naming.experts_of(config, self.weights, names)
+            sparse = [block for block in blocks if config.mixes(block)]
+            homes = [block if config.mixes(block) else sparse[0] for block in blocks]
+            parts |= {f"shared {part}": [layout.shared[part].format(block) for block in homes] for part in _FORWARD}
         kinds = {
             part: tuple(loading.kind_of(self.weights[name], dtype) for name in found) for part, found in parts.items()
         }
@@ -88,9 +93,11 @@ class ModelFile(Closable):
             tied=config.tied,
             head_norms=config.head_norms,
             post_norms=config.post_norms,
-            window=config.window or 0,
             experts=config.experts,
             active=config.active,
+            shared=config.shared,
+            sparse=config.sparse,
+            dense=config.dense,
         )
 
     def load(

@@ -64,10 +64,6 @@ class Stage(NamedTuple):
     first: int
     stop: int
 
-    def own(self, parts: Parts) -> Parts:
-        """Return of a list by rank what the stage's ranks have."""
-        return [part if rank in self.ranks else None for rank, part in enumerate(parts)]
-
 
 Through = Callable[[Stage, Parts, Parts], tuple[Parts, Inputs]]
 """Takes tokens, (T,) uint32 by rank, or what comes out of the stage before, and positions alike, through a stage: gives

@@ -64,10 +64,11 @@ def as_json(config: Config) -> dict[str, Any]:
         "gemma3": "Gemma3ForCausalLM",
         "mixtral": "MixtralForCausalLM",
         "qwen3_moe": "Qwen3MoeForCausalLM",
+        "qwen2_moe": "Qwen2MoeForCausalLM",
     }
     family = "mistral" if config.window is not None and config.family == "llama" else config.family
     if config.experts:
-        family = "mixtral" if config.family == "llama" else "qwen3_moe"
+        family = {"llama": "mixtral", "qwen2moe": "qwen2_moe"}.get(family, "qwen3_moe")
     found: dict[str, Any] = {
         "architectures": [names[family]],
         "model_type": family,
@@ -93,7 +94,12 @@ def as_json(config: Config) -> dict[str, Any]:
         found["sliding_window"] = config.window
     if config.experts:
         found |= {"num_local_experts": config.experts, "num_experts_per_tok": config.active}
-    if family == "qwen3_moe":
+    if config.sparse:
+        found["mlp_only_layers"] = [block for block in range(config.layers) if not config.mixes(block)]
+        found["intermediate_size"] = config.dense
+    if config.shared:
+        found["shared_expert_intermediate_size"] = config.shared
+    if family in ("qwen3_moe", "qwen2_moe"):
         found |= {"moe_intermediate_size": config.intermediate, "norm_topk_prob": config.normed}
     if config.stops:
         found["eos_token_id"] = list(config.stops)
@@ -192,6 +198,8 @@ def write_gguf(path: Path, config: Config, tensors: Mapping[str, F32], kind: str
     """
     if kind not in FILES:
         raise InvalidUsageError(f"there is no kind {kind!r} of weights; there are {', '.join(FILES)}")
+    if config.sparse:
+        raise InvalidUsageError("a GGUF file of a mixture has experts in all blocks")
     package = _package("gguf")
     writer = package.GGUFWriter(str(path), config.family)
     _write_metadata(writer, config)
@@ -202,6 +210,8 @@ def write_gguf(path: Path, config: Config, tensors: Mapping[str, F32], kind: str
     for name, tensor in _stacked(config, tensors).items():
         plain = tensor.ndim == 1 or name in routers
         stored = tensor + np.float32(tensor.ndim == 1 and config.differs.centred)
+        if name in routers and len(tensor) == 1:
+            stored = tensor.reshape(-1)  # a share
         if config.family == "llama" and (".q_proj." in name or ".k_proj." in name):
             stored = interleaved(tensor, config.heads if ".q_proj." in name else config.kv_heads)
         blocks, raw = quantised(stored, "f32" if plain else kind_in(kind, config, name, tensor.shape[-1]))
@@ -267,6 +277,9 @@ def _gguf_names(config: Config) -> dict[str, str]:
         for block in range(config.layers):
             found[layout.router.format(block)] = mixtures.GGUF.router.format(block)
             found |= {layout.name(part, block): mixtures.GGUF.name(part, block) for part in mixtures.PARTS}
+            found |= {
+                name.format(block): mixtures.GGUF.shared[part].format(block) for part, name in layout.shared.items()
+            }
     return found | {naming.bias_of(name): naming.bias_of(other) for name, other in found.items()}
 
 
@@ -304,6 +317,8 @@ def _write_metadata(writer: Any, config: Config) -> None:
         writer.add_expert_count(config.experts)
         writer.add_expert_used_count(config.active)
         writer.add_expert_feed_forward_length(config.intermediate)
+    if config.shared:
+        writer.add_expert_shared_feed_forward_length(config.shared)
     if config.scaling is not None:
         if not isinstance(config.scaling, (int, float)):
             raise InvalidUsageError("a tiny GGUF file has linear rope scaling or none")

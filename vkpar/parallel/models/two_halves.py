@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from vkpar import ops
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.layers.attention import Windows
 from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.layers import joined
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, present, there
@@ -50,10 +49,10 @@ def middle(rows: int) -> int:
 
 
 class _Half:
-    """Rows on their way: positions and masks, and ``sums`` that are added to the stream next, normed by ``post``."""
+    """Rows on their way: positions, and ``sums`` that are added to the stream next, normed by ``post``."""
 
-    def __init__(self, stream: Parts, positions: Parts, masks: Parts | None) -> None:
-        self.stream, self.positions, self.masks = stream, positions, masks
+    def __init__(self, stream: Parts, positions: Parts) -> None:
+        self.stream, self.positions = stream, positions
         self.sums: Parts | None = None
         self.post: RMSNorm | None = None
 
@@ -73,7 +72,6 @@ def through(
     last: RMSNorm,
     tokens: Parts,
     positions: Parts,
-    windows: Windows | None = None,
 ) -> tuple[Parts, Inputs]:
     """Return the residual stream after all blocks of a tensor split, and its norm.
 
@@ -84,17 +82,16 @@ def through(
         last: the norm after the last block.
         tokens: (T,) uint32 by rank, two at least.
         positions: of the tokens.
-        windows: make the masks of attention; None where tokens attend to all before them.
     """
     cut = middle(there(tokens, present(tokens)[0]).size)
     halves = []
     for rows in (slice(None, cut), slice(cut, None)):
         mine, where = ([None if part is None else part[rows] for part in each] for each in (tokens, positions))
-        halves.append(_Half(embedding(mine), where, None if windows is None else windows.masks(where)))
+        halves.append(_Half(embedding(mine), where))
     for block, cache in zip(blocks, caches, strict=True):
         for half in halves:
             normed = half.normed(block.attention_norm)
-            half.sums = block.attention.summed(normed, half.positions, cache, half.masks)
+            half.sums = block.attention.summed(normed, half.positions, cache)
             half.post = block.attention.post
         for half in halves:
             half.sums = block.forward.summed(half.normed(block.forward_norm))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 from vkpar import dtypes
 from vkpar.ops.attention.kvcache import PITCH
 from vkpar.ops.attention.kvcaches import room_of
+from vkpar.ops.tiles.cpu import Weights
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.scratch import Stored, Widths, block_nbytes, most_rows, slices_nbytes, stored_as
@@ -17,8 +18,6 @@ from vkpar.parallel.plan.spec import ModelSpec
 from vkpar.vulkan.memory.pool import padded, round_up
 
 _F32: Final = 4
-_HALF: Final = 2
-_WORD: Final = 4
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,7 @@ class Footprint:
     Attributes:
         placement: which rank has what.
         decoder: it has an output layer.
+        mixing: by block whether it has experts.
         splits: by name.
         tensors: how each lies.
         stages: what runs between collectives, in order.
@@ -68,6 +68,7 @@ class Footprint:
 
     placement: Placement
     decoder: bool
+    mixing: tuple[bool, ...]
     splits: Mapping[str, Split]
     tensors: tuple[TensorPlan, ...]
     stages: tuple[Workload, ...] = field(repr=False)
@@ -99,8 +100,19 @@ class Footprint:
         """By rank columns of the feed-forward width, of each expert that it has."""
         whole = self.placement.experts
         if whole:
-            return tuple(self.placement.inner[0].size * bool(whole[0].counts[rank]) for rank in self._ranks)
-        return tuple(max(split.counts[rank] for split in self.placement.inner) for rank in self._ranks)
+            width = self.placement.inner[self.mixing.index(True)].size
+            return tuple(width * bool(whole[0].counts[rank]) for rank in self._ranks)
+        return self._inside(mixes=any(self.mixing))
+
+    def _inside(self, *, mixes: bool) -> tuple[int, ...]:
+        """Return by rank columns of the width of blocks with experts or without."""
+        inner = [split for split, own in zip(self.placement.inner, self.mixing, strict=True) if own == mixes]
+        return tuple(max((split.counts[rank] for split in inner), default=0) for rank in self._ranks)
+
+    @cached_property
+    def dense(self) -> tuple[int, ...]:
+        """By rank columns of the width of blocks without experts beside others that have some."""
+        return self._inside(mixes=False) if any(self.mixing) else (0,) * len(self._ranks)
 
     @property
     def words(self) -> tuple[int, ...]:
@@ -131,7 +143,7 @@ class Footprint:
         return {"a block's keys": keys * dtypes.resolve(spec.cache).itemsize}
 
     def activations(
-        self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int, *, turned: bool = False
+        self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int, devices: Sequence[Weights] = ()
     ) -> int:
         """Return the bytes of what a rank computes for a ``piece`` of a prompt, and a captured step.
 
@@ -141,9 +153,9 @@ class Footprint:
             context: tokens of a text.
             batch: texts. Prompts of a decoder's are run one after the other, and a step takes a token of each.
             piece: the most tokens that go through the blocks together.
-            turned: its products take copies of transposed weights.
+            devices: by rank how its device takes weights; none where all are GPUs.
         """
-        stored = stored_as(spec)._replace(turned=turned)
+        stored = stored_as(spec, devices, rank)
         stages = len(self.streams) if self.mode == "layer" else 1
         unpacks = stored.quantized
         rows = most_rows(context, stages, piece, unpacks=unpacks) if spec.decoder else batch * context
@@ -151,18 +163,10 @@ class Footprint:
             share = self._share(rank)
             whole = Widths(*self._widths(spec, min(self.streams)), spec.gated)
             return sum(slices_nbytes(whole, share, count, stored) for count in (rows, batch)) if share else 0
-        mixture = spec.experts, spec.active
+        mixture = spec.experts, spec.active, self.placement.shared[0].counts[rank], self.dense[rank]
         widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank), spec.head_norms, *mixture)
         nbytes = block_nbytes(widths, rows, stored)
-        room = room_of(context, batch)
-        nbytes += self._masks(spec, rank, room, rows) + self._masks(spec, rank, room, batch)
         return nbytes + (self._step(spec, rank, context, batch, widths, stored) if spec.decoder else 0)
-
-    def _masks(self, spec: ModelSpec, rank: int, context: int, rows: int) -> int:
-        """Return the bytes of a mask of so many rows, of halves, and of what it is chosen by, of words."""
-        if not 0 < spec.window < context or not self.queries[rank]:
-            return 0
-        return padded(_HALF * rows * context) + padded(_WORD * rows * context)
 
     def _widths(self, spec: ModelSpec, rank: int) -> tuple[int, int, int, int]:
         return spec.width, self.queries[rank], self.kv_heads[rank] * spec.head_dim, self.inner[rank]

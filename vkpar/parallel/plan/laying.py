@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Final
 
 from vkpar.errors import UnsupportedError
-from vkpar.parallel.cut.heads import Heads
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.plan.footprint import Footprint, TensorPlan, Workload
 from vkpar.parallel.plan.placing import ELIGIBLE, MODES, Placement, place, unit_of
@@ -21,8 +20,15 @@ from vkpar.vulkan.memory.pool import padded
 
 # Dispatches of a step: attention with two ropes and an append; sums take additions along.
 _OPERATIONS: Final = {"attention": 5, "add": 0}
-_TOGETHER: Final = ("k", "v", "gate")  # done by the product of "q" or "up"
-_GROUPS: Final = {"q": "q", "k": "q", "v": "q", "gate": "up", "up": "up"}  # what one product does together
+_TOGETHER: Final = ("k", "v", "gate", "shared gate")  # done by the product of "q", "up" or "shared up"
+_GROUPS: Final = {  # what one product does together
+    **dict.fromkeys("qkv", "q"),
+    **dict.fromkeys(("gate", "up"), "up"),
+    **dict.fromkeys(("shared gate", "shared up"), "shared up"),
+}
+_KEPT: Final = ("router", "share", "shared gate", "shared up", "shared down")  # by row splits, on the first rank
+_CUTS: Final = ("heads", "inner", "shared")
+_ENDS: Final = ("o", "down", "shared down")  # what gives the results of the halves of a block
 _F32: Final = 4
 
 
@@ -64,15 +70,15 @@ def _tensor(spec: ModelSpec, placement: Placement) -> Footprint:
             f"{placement.mode}: {spec.heads} heads over {spec.kv_heads} of keys and values, {spec.head_dim} wide, "
             f"cannot be cut by these ratios{f' between blocks of {unit}' if unit > 1 else ''}: one device gets all"
         )
-    sizes = _Sizes(spec, heads, inner, words, placement.experts[0] if placement.experts else None)
-    placed = infer(spec.block(), {"heads", "inner"})
-    ends = {name: _after(placed, name) for name in ("o", "down")}
-    rules = {each.step.name: each.cut for each in placed}
-    tensors = []
-    for row in zip(*blocks, strict=True):
-        step, rule = row[0].step, rules[row[0].step]
-        nbytes = tuple(sum(sizes.nbytes(each, rule, rank) for each in row) for rank in sizes.ranks)
-        tensors.append(TensorPlan(step, spec.layers, rule, nbytes, ends.get(step, "")))
+    laid = [(infer(spec.block(number), _CUTS), _Sizes(spec, placement, number)) for number in range(spec.layers)]
+    sizes, tensors = laid[0][1], []
+    for row in _alike(blocks):
+        number, first = row[0]
+        placed, step = laid[number][0], first.step
+        rule = next(each.cut for each in placed if each.step.name == step)
+        nbytes = tuple(sum(laid[own][1].nbytes(each, rule, rank) for own, each in row) for rank in sizes.ranks)
+        after = _after(placed, step) if step in _ENDS else ""
+        tensors.append(TensorPlan(step, len(row), rule, nbytes, after))
     outside = infer(_outside(spec), {"vocabulary"})
     rules = {each.step.name: each.cut for each in outside}
     for weight in spec.weights_outside():
@@ -80,13 +86,13 @@ def _tensor(spec: ModelSpec, placement: Placement) -> Footprint:
         nbytes = tuple(padded_bytes(weight, *sizes.part(weight, rule, rank)) for rank in sizes.ranks)
         after = {"embedding": SUM, "head": COLLECT}.get(weight.step, "")
         tensors.append(TensorPlan(weight.step, 1, rule, nbytes, after))
-    stages = [stage for block in blocks for stage in _stages(placed, block, sizes)]
+    stages = [stage for (placed, own), block in zip(laid, blocks, strict=True) for stage in _stages(placed, block, own)]
     stages += _stages(outside, [*spec.weights_outside(), *_tied_head(spec)], sizes)
-    calls = Counter(collectives(placed))
-    calls = Counter({name: count * spec.layers for name, count in calls.items()}) + Counter(collectives(outside))
+    calls = Counter(name for placed in (*(placed for placed, _ in laid), outside) for name in collectives(placed))
     return Footprint(
         placement,
         spec.decoder,
+        tuple(map(spec.mixes, range(spec.layers))),
         splits={
             "heads": heads.queries,
             **({"experts": placement.experts[0]} if placement.experts else {"inner": inner}),
@@ -96,6 +102,15 @@ def _tensor(spec: ModelSpec, placement: Placement) -> Footprint:
         stages=tuple(stages),
         collectives=dict(calls),
     )
+
+
+def _alike(blocks: Sequence[Sequence[Weight]]) -> list[list[tuple[int, Weight]]]:
+    """Return the tensors that blocks have of one step and of as many dimensions, each with its block, in order."""
+    found: dict[tuple[str, int], list[tuple[int, Weight]]] = {}
+    for number, block in enumerate(blocks):
+        for weight in block:
+            found.setdefault((weight.step, len(weight.shape)), []).append((number, weight))
+    return list(found.values())
 
 
 def _outside(spec: ModelSpec) -> list[Step]:
@@ -122,14 +137,16 @@ def _tied_head(spec: ModelSpec) -> list[Weight]:
 class _Sizes:
     """How many rows and columns of weights each rank has."""
 
-    def __init__(self, spec: ModelSpec, heads: Heads, inner: Split, words: Split, experts: Split | None = None) -> None:
-        self._experts = experts
+    def __init__(self, spec: ModelSpec, placement: Placement, block: int) -> None:
+        heads, inner, words, shared = placement.heads[0], placement.inner[block], placement.table, placement.shared[0]
+        self._experts = placement.experts[0] if placement.experts else None
         columns = [count * spec.head_dim for count in heads.queries.counts]
         keys = [count * spec.head_dim for count in heads.kv_counts]
         self.ranks = range(inner.nranks)
         self._rows = {"q": columns, "k": keys, "v": keys, "gate": inner.counts, "up": inner.counts}
         self._rows |= {"embedding": words.counts, "head": words.counts}
-        self._columns = {"o": columns, "down": inner.counts}
+        self._rows |= {"shared gate": shared.counts, "shared up": shared.counts}
+        self._columns = {"o": columns, "down": inner.counts, "shared down": shared.counts}
 
     def nbytes(self, weight: Weight, rule: str, rank: int) -> int:
         """Return what a rank's part of a weight takes, of whole experts those that it has."""
@@ -197,25 +214,27 @@ def _operations(step: Step) -> int:
 def _row(spec: ModelSpec, placement: Placement) -> Footprint:
     main, ranks = placement.streams[0][0], range(placement.table.nranks)
     blocks = [list(_sliced(spec.weights_of_block(number), placement)) for number in range(spec.layers)]
-    sliced = {weight.step for block in blocks for weight, _, whole in block if not whole}
+    sliced = {(weight.step, len(weight.shape)) for block in blocks for weight, _, whole in block if not whole}
     moves = sum(
         len({_GROUPS.get(weight.step, weight.step) for weight, _, whole in block if not whole}) for block in blocks
     )
     if not sliced:
         raise UnsupportedError(f"row: no weight of a block has {ELIGIBLE} rows and columns")
     tensors, stages = [], []
-    for row in zip(*blocks, strict=True):
-        held = [[padded_bytes(weight, n, weight.matrix[1]) for n in counts] for weight, counts, _ in row]
-        nbytes, first = tuple(map(sum, zip(*held, strict=True))), row[0][0]
-        rule, after = ("sliced", COLLECT) if first.step in sliced else ("whole", "")
-        tensors.append(TensorPlan(first.step, spec.layers, rule, nbytes, after))
-        operations = [spec.layers * (rule == "sliced" or rank == main) for rank in ranks]
+    rows = {(number, id(weight)): counts for number, block in enumerate(blocks) for weight, counts, _ in block}
+    for row in _alike([[weight for weight, *_ in block] for block in blocks]):
+        held = [[padded_bytes(each, n, each.matrix[1]) for n in rows[number, id(each)]] for number, each in row]
+        nbytes, first = tuple(map(sum, zip(*held, strict=True))), row[0][1]
+        rule, after = ("sliced", COLLECT) if (first.step, len(first.shape)) in sliced else ("whole", "")
+        tensors.append(TensorPlan(first.step, len(row), rule, nbytes, after))
+        operations = [len(row) * (rule == "sliced" or rank == main) for rank in ranks]
         stages.append(Workload([first.read * n for n in nbytes], operations))
     stages[-1].operations[main] += (_OPERATIONS["attention"] + 1) * spec.layers
     outer, outer_stage = _whole(spec, placement)
     return Footprint(
         placement,
         spec.decoder,
+        tuple(map(spec.mixes, range(spec.layers))),
         splits={},
         tensors=(*tensors, *outer),
         stages=(*stages, *outer_stage),
@@ -227,7 +246,7 @@ def _sliced(weights: Sequence[Weight], placement: Placement) -> Iterator[tuple[W
     """Yield the weights of a block, in order, how many rows each rank has, and whether one rank has all of them."""
     main, ranks = placement.streams[0][0], range(placement.table.nranks)
     for product in _products(weights):
-        plain = len(product[0].shape) == 2 and product[0].step != "router"
+        plain = len(product[0].shape) == 2 and product[0].step not in _KEPT
         found = placement.sliced([each.shape[0] for each in product], product[0].shape[1]) if plain else None
         for number, each in enumerate(product):
             if found is None:
@@ -257,23 +276,26 @@ def _by_blocks(spec: ModelSpec, placement: Placement) -> Footprint:
     homes = [rank for rank in ranks if blocks.counts[rank]]
     every = [spec.weights_of_block(number) for number in range(spec.layers)]
     tensors, read = [], [0.0] * len(ranks)
-    for row in zip(*every, strict=True):
-        held = [padded_bytes(each, *each.matrix) for each in row]
-        nbytes = tuple(sum(held[slice(*blocks.bounds(rank))]) for rank in ranks)
-        tensors.append(TensorPlan(row[0].step, spec.layers, "whole", nbytes, ""))
-        read = [sum_ + row[0].read * n for sum_, n in zip(read, nbytes, strict=True)]
+    for row in _alike(every):
+        taken = [0] * len(ranks)
+        for number, each in row:
+            taken[placement.streams[number][0]] += padded_bytes(each, *each.matrix)
+        first = row[0][1]
+        tensors.append(TensorPlan(first.step, len(row), "whole", tuple(taken), ""))
+        read = [sum_ + first.read * n for sum_, n in zip(read, taken, strict=True)]
     outer, outer_stage = _whole(spec, placement)
-    operations = sum(map(_operations, spec.block()))
+    operations = [sum(map(_operations, spec.block(number))) for number in range(spec.layers)]
     stages = []
     for home in homes:
         stage = Workload([0.0] * len(ranks), [0] * len(ranks))
         stage.nbytes[home] = read[home]
-        stage.operations[home] = operations * blocks.counts[home]
+        stage.operations[home] = sum(operations[slice(*blocks.bounds(home))])
         stages.append(stage)
     told = int(spec.decoder and len(ranks) > 1 and placement.mode == "layer")
     return Footprint(
         placement,
         spec.decoder,
+        tuple(map(spec.mixes, range(spec.layers))),
         splits={"layers": blocks},
         tensors=(*tensors, *outer),
         stages=(*stages, *outer_stage),

@@ -30,6 +30,7 @@ class Placement:
         table: the split of the embedding table's rows; ``outputs`` that of the output layer's.
         ratios: of the slices that a row split cuts products into; None in other modes.
         experts: by block which rank has which whole experts; empty where ranks have parts of their width.
+        shared: by block the split of the width of the expert that all tokens take; of 0 where there is none.
     """
 
     mode: str
@@ -40,6 +41,7 @@ class Placement:
     outputs: Split
     ratios: tuple[Fraction, ...] | None = None
     experts: tuple[Split, ...] = ()
+    shared: tuple[Split, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return which rank has what as plain data, ready for JSON."""
@@ -103,10 +105,12 @@ def place(spec: ModelSpec, mode: str, ratios: Sequence[Fraction]) -> Placement:
     ranks, many = range(len(ratios)), spec.layers
     if mode in ("expert", "tensor"):
         heads = split_heads(spec.heads, spec.kv_heads, spec.head_dim, ratios, unit_of(spec, "o"))
-        inner, words = cut(spec.hidden, ratios, unit_of(spec, "down")), cut(spec.vocabulary, ratios)
+        words, unit = cut(spec.vocabulary, ratios), unit_of(spec, "down")
+        inner = tuple(cut(spec.inside(block), ratios, unit) for block in range(many))
         whole = (cut(spec.experts, ratios),) * many if mode == "expert" else ()
         streams = (tuple(ranks),) * many
-        return Placement(mode, streams, (heads,) * many, (inner,) * many, words, words, experts=whole)
+        shared = (cut(spec.shared, ratios, unit_of(spec, "shared down")),) * many
+        return Placement(mode, streams, (heads,) * many, inner, words, words, experts=whole, shared=shared)
     homes = _homes(spec, mode, ratios)
 
     def alone(size: int, rank: int) -> Split:
@@ -120,10 +124,11 @@ def place(spec: ModelSpec, mode: str, ratios: Sequence[Fraction]) -> Placement:
         mode,
         tuple((rank,) for rank in homes),
         tuple(map(heads_of, homes)),
-        tuple(alone(spec.hidden, rank) for rank in homes),
+        tuple(alone(spec.inside(block), rank) for block, rank in enumerate(homes)),
         alone(spec.vocabulary, homes[0]),
         alone(spec.vocabulary, homes[-1]),
         tuple(ratios) if mode == "row" else None,
+        shared=tuple(alone(spec.shared, rank) for rank in homes),
     )
 
 

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import accumulate
 from typing import Final
 
 from vkpar import text
@@ -101,7 +100,7 @@ def known(devices: Sequence[Device]) -> RigFacts:
         names=tuple(map(str, devices)),
         free=tuple(free_memory(devices)),
         piece=batch_of(devices),
-        turned=frozenset(rank for rank, device in enumerate(devices) if weights_of(device.info).turned),
+        products=tuple(weights_of(device.info) for device in devices),
         bindings=tuple(min(each.max_storage_buffer_range, each.max_buffer // GRANULE * GRANULE) for each in limits),
     )
 
@@ -109,12 +108,11 @@ def known(devices: Sequence[Device]) -> RigFacts:
 def known_of(comm: Rig) -> RigFacts:
     """Return :func:`known` of a rig: each process tells of its own devices."""
     each = in_all(comm, "what plans know of devices", lambda devices: [known(devices)])
-    firsts = list(accumulate((facts.nranks for facts in each), initial=0))
     return RigFacts(
         names=tuple(name for facts in each for name in facts.names),
         free=tuple(nbytes for facts in each for nbytes in facts.free),
         piece=min(facts.piece for facts in each),
-        turned=frozenset(first + rank for first, facts in zip(firsts, each, strict=False) for rank in facts.turned),
+        products=tuple(product for facts in each for product in facts.products),
         bindings=tuple(nbytes for facts in each for nbytes in facts.bindings),
     )
 
@@ -292,7 +290,7 @@ def _attempt(
         except UnsupportedError as error:
             short = short or str(error)
             continue
-        parts = memory_of(spec, needs, context, batch, facts.piece, facts.turned)
+        parts = memory_of(spec, needs, context, batch, facts.piece, facts.products)
         memory = tuple(RankMemory(*part, free) for part, free in zip(parts, facts.free, strict=True))
         lacking = next((rank for rank, each in enumerate(memory) if each.weights and not each.fits), None)
         if lacking is not None:
@@ -321,7 +319,7 @@ def _attempt(
             batch=batch,
             names=facts.names,
             piece=facts.piece,
-            turned=facts.turned,
+            products=facts.products,
         )
     raise UnsupportedError(short)
 
@@ -353,7 +351,7 @@ def _rebalanced(
     counts = list(footprint(spec, "layer", ratios).splits["layers"].counts)
     for _ in range(spec.layers):
         exact = tuple(map(Fraction, counts))
-        parts = memory_of(spec, footprint(spec, "layer", exact), context, batch, facts.piece, facts.turned)
+        parts = memory_of(spec, footprint(spec, "layer", exact), context, batch, facts.piece, facts.products)
         room = [free - sum(part) for part, free in zip(parts, facts.free, strict=True)]
         full = [rank for rank, count in enumerate(counts) if count and room[rank] < 0]
         others = [rank for rank, left in enumerate(room) if left > 0 and ratios[rank] > 0]

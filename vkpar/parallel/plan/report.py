@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, Final
 
 from vkpar import text
+from vkpar.ops.tiles.cpu import Weights
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.plan.footprint import Footprint, TensorPlan
 from vkpar.parallel.plan.laying import footprint
@@ -30,7 +32,7 @@ class RigFacts:
         op_seconds: of an operation in a graph, besides what it reads of weights.
         sum_seconds: by which a sum of the residual stream over the ranks makes a step longer.
         piece: tokens of a prompt that go through the blocks together.
-        turned: the ranks whose products of many rows take copies of transposed weights.
+        products: by rank how its device takes weights; none where all are GPUs.
         bindings: the most bytes that a kernel sees at once; none where that is no limit.
     """
 
@@ -40,7 +42,7 @@ class RigFacts:
     op_seconds: tuple[float, ...] = ()
     sum_seconds: float = 0.0
     piece: int = BATCH
-    turned: frozenset[int] = frozenset()
+    products: tuple[Weights, ...] = ()
     bindings: tuple[int, ...] = ()
 
     @property
@@ -93,7 +95,7 @@ class Plan:
         context: tokens that there is room for; ``batch`` texts at once.
         names: of the devices.
         piece: tokens of a prompt that go through the blocks together where these are on one rank.
-        turned: the ranks whose products of many rows take copies of transposed weights.
+        products: by rank how its device takes weights; none where all are GPUs.
         halves: how long prompts take in two halves of their rows, of the time of whole ones; None where that was not
             measured.
 
@@ -118,7 +120,7 @@ class Plan:
     batch: int
     names: tuple[str, ...]
     piece: int = BATCH
-    turned: frozenset[int] = frozenset()
+    products: tuple[Weights, ...] = ()
     halves: float | None = None
 
     @property
@@ -141,7 +143,7 @@ class Plan:
 
         def fits(context: int) -> bool:
             needs = footprint(self.spec, self.mode, self.ratios)
-            need = memory_of(self.spec, needs, context, self.batch, self.piece, self.turned)
+            need = memory_of(self.spec, needs, context, self.batch, self.piece, self.products)
             return all(total <= rank.free for total, rank in zip(map(sum, need), self.memory, strict=True))
 
         low, high = 0, MOST_CONTEXT
@@ -203,14 +205,14 @@ class Plan:
 
 
 def memory_of(
-    spec: ModelSpec, needs: Footprint, context: int, batch: int, piece: int, turned: frozenset[int]
+    spec: ModelSpec, needs: Footprint, context: int, batch: int, piece: int, products: Sequence[Weights]
 ) -> list[tuple[int, int, int]]:
     """Return each rank's bytes of weights, cache and what is computed in between."""
     return [
         (
             sum(tensor.nbytes[rank] for tensor in needs.tensors),
             needs.cache(spec, rank, context, batch),
-            needs.activations(spec, rank, context, batch, piece, turned=rank in turned),
+            needs.activations(spec, rank, context, batch, piece, products),
         )
         for rank in range(len(needs.blocks))
     ]

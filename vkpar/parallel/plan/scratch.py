@@ -117,6 +117,7 @@ class Widths(NamedTuple):
         share: of each product that the rank computes itself; below 1 in a row split, where it gets the others' parts.
         head_norms: heads of queries and keys are normed, which lie among others and are copied for that.
         experts: of the feed-forward block, 0 for none; ``active`` of them that a row takes.
+        shared: of the expert that all rows take; ``dense`` of feed-forward blocks without experts beside such.
     """
 
     stream: int
@@ -128,6 +129,8 @@ class Widths(NamedTuple):
     head_norms: bool = False
     experts: int = 0
     active: int = 0
+    shared: int = 0
+    dense: int = 0
 
 
 class Stored(NamedTuple):
@@ -138,19 +141,19 @@ class Stored(NamedTuple):
         quantized: products of many rows unpack weights, some rows at a time.
         widened: they convert whole float16 weights. A file may have weights of either kind.
         table: bytes of an element of the embedding table.
-        turned: products of many rows take copies of the weights' transposes.
+        device: how the rank's device takes weights.
     """
 
     halves: bool = False
     quantized: bool = False
     widened: bool = False
     table: int = _F32
-    turned: bool = False
+    device: cpu.Weights = cpu.ON_GPUS
 
     def made(self, rows: int, outputs: int, inputs: int) -> list[int]:
         """Return the bytes of what a product has its weight made anew in, piece by piece."""
         pieces = self._unpacked(rows, outputs, inputs)
-        if not self.turned or not inputs or not outputs:
+        if not self.device.turned or not inputs or not outputs:
             return pieces
         most = self._at_once(rows, outputs, inputs)
         parts = [min(most, outputs - start) for start in range(0, outputs, most)]
@@ -160,9 +163,9 @@ class Stored(NamedTuple):
 
     def _unpacked(self, rows: int, outputs: int, inputs: int) -> list[int]:
         """Return the bytes of what packed weights are made in, and of those converted: CPUs for few rows, too."""
-        if rows == 1 and self.quantized and self.turned:  # a kernel reads them as they are
+        if rows == 1 and self.quantized and self.device.lanes:  # a kernel reads them as they are
             return []
-        if not inputs or not outputs or (rows <= MOST_ROWS and not (self.quantized and not self.halves)):
+        if not inputs or not outputs or (rows <= MOST_ROWS and not (self.quantized and not self.device.halves)):
             return []
         if not self.quantized:
             return [outputs * inputs * self.itemsize] if self.widened else []
@@ -173,7 +176,7 @@ class Stored(NamedTuple):
     def _at_once(self, rows: int, outputs: int, inputs: int) -> int:
         """Return how many of a weight's rows are made anew together: of float16 ones among others all."""
         whole = not self.quantized or (self.widened and rows > MOST_ROWS)
-        return outputs if whole else scratch.rows_at_once(inputs, self.itemsize, halves=self.halves)
+        return outputs if whole else scratch.rows_at_once(inputs, self.itemsize, halves=self.device.halves)
 
     @property
     def itemsize(self) -> int:
@@ -181,12 +184,21 @@ class Stored(NamedTuple):
         return _HALF if self.halves else _F32
 
 
-def stored_as(spec: ModelSpec) -> Stored:
-    """Return how a model's weights and inputs meet; where weights are halves and the cache is not, CPUs compute."""
+def stored_as(spec: ModelSpec, devices: Sequence[cpu.Weights] = (), rank: int = 0) -> Stored:
+    """Return how a model's weights and inputs meet on a rank.
+
+    Args:
+        spec: the model.
+        devices: by rank how its device takes weights; none where all are GPUs. One that is none keeps inputs from
+            being rounded on all.
+        rank: the rank.
+    """
     kinds, table = spec.product_kinds, spec.table
-    halves = spec.cache == "float16" and spec.weights not in ("float32", "bfloat16")
+    rounds = all(device.halves for device in devices)
+    halves = rounds and spec.cache == "float16" and spec.weights not in ("float32", "bfloat16")
     itemsize = dtypes.resolve(table).itemsize if table and table not in FORMATS else _HALF
-    return Stored(halves, unpacks_some(kinds), "float16" in kinds and not halves, itemsize)
+    device = devices[rank] if devices else cpu.ON_GPUS
+    return Stored(halves, unpacks_some(kinds), "float16" in kinds and not halves, itemsize, device)
 
 
 class _Memory:
@@ -222,7 +234,7 @@ class _Memory:
 def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
     """Return the bytes of what blocks compute for so many rows."""
     memory, halves = _Memory(), stored.halves and rows > MOST_ROWS
-    stream, queries, keys, inner, gated, share, head_norms, experts, _ = widths
+    stream, queries, keys, inner, gated, share, head_norms, experts, _, shared, dense = widths
     wide = _HALF if halves else _F32
 
     def product(segments: Sequence[int], inputs: int, itemsize: int, *, rounds: bool = True) -> int:
@@ -237,11 +249,19 @@ def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
         memory.drop(rounded, *parts)
         return made
 
+    def forward(inner: int) -> list[int]:
+        """Take what a feed-forward block computes."""
+        wider = product((inner, inner) if gated else (inner,), stream, _F32)
+        active = memory.take(rows * inner, _F32)
+        memory.drop(wider)
+        return [active, product((stream,), inner, _F32)]
+
     found = memory.take(rows * stream, stored.table)
     before = memory.take(rows * stream, _F32)
     memory.drop(found)
     normed = memory.take(rows * stream, _F32)
-    for _ in range(2):  # in the second block all that is dropped serves again
+    # In the second block all that is dropped serves again.
+    for mixes in (True, False, True, False) if dense else (experts > 0,) * 2:
         qkv = product((queries, keys, keys), stream, wide)
         for columns in (queries, keys) if head_norms and rows > 1 else ():
             memory.drop(*[memory.take(rows * columns, wide) for _ in range(2)])
@@ -252,13 +272,9 @@ def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
         new = [memory.take(rows * stream, _F32) for _ in range(2)]
         memory.drop(mixed, result, before, normed)
         before, normed = new
-        if experts:
-            held = _mixture(memory, widths, rows, halves=halves)
-        else:
-            wider = product((inner, inner) if gated else (inner,), stream, _F32)
-            active = memory.take(rows * inner, _F32)
-            memory.drop(wider)
-            held = [active, product((stream,), inner, _F32)]
+        held = _mixture(memory, widths, rows, halves=halves) if mixes else forward(dense or inner)
+        if mixes and shared:  # its share besides, and what is weighed by that
+            held += [*forward(shared), memory.take(rows, _F32), memory.take(rows * shared, _F32)]
         new = [memory.take(rows * stream, _F32) for _ in range(2)]
         memory.drop(*held, before, normed)
         before, normed = new

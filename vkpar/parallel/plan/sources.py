@@ -17,6 +17,7 @@ _CONFIG: Final = {
     "width": ("hidden_size", "n_embd"),
     "experts": ("num_local_experts", "num_experts"),
     "active": ("num_experts_per_tok",),
+    "shared": ("shared_expert_intermediate_size",),
     "hidden": ("intermediate_size", "n_inner"),
     "heads": ("num_attention_heads", "n_head"),
     "kv_heads": ("num_key_value_heads",),
@@ -28,6 +29,7 @@ _GGUF: Final = {
     "width": ("embedding_length",),
     "experts": ("expert_count",),
     "active": ("expert_used_count",),
+    "shared": ("expert_shared_feed_forward_length",),
     "hidden": ("feed_forward_length",),
     "heads": ("attention.head_count",),
     "kv_heads": ("attention.head_count_kv",),
@@ -35,9 +37,11 @@ _GGUF: Final = {
     "vocabulary": ("vocab_size",),
 }
 _ATTRIBUTES: Final = {"width": "hidden", "hidden": "intermediate"} | {
-    name: name for name in ("layers", "heads", "kv_heads", "head_dim", "vocabulary", "experts", "active")
+    name: name for name in ("layers", "heads", "kv_heads", "head_dim", "vocabulary", "experts", "active", "shared")
 }
 _EXPERT: Final = ("moe_intermediate_size", "expert_feed_forward_length")
+_SHARING: Final = ("qwen2_moe", "qwen2moe")  # families with an expert that all tokens take, weighed
+_MIXED: Final = ("qwen2_moe", "qwen3_moe")  # of which some blocks may have no experts
 # Of blocks that are made of other steps than those below, in either kind of file.
 _BEYOND: Final = (
     "kv_lora_rank",
@@ -54,13 +58,6 @@ _BEYOND: Final = (
     "leading_dense_block_count",
     "ssm.state_size",
 )
-# Of families that have it without a further word that it is meant.
-_WINDOWS: Final = {
-    "mistral": "sliding_window",
-    "llama": "llama.attention.sliding_window",
-    "gemma3_text": "sliding_window",
-    "gemma3": "gemma3.attention.sliding_window",
-}
 _HEAD_NORMS: Final = ("qwen3", "qwen3_moe", "qwen3moe", "gemma3", "gemma3_text")
 _POSTED: Final = ("gemma3", "gemma3_text")  # of which what comes of each half of a block is normed, too
 _ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "distilbert", "nomic-bert")
@@ -72,7 +69,7 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     Args:
         source: the object in a ``config.json`` as transformers saves it; the metadata of a GGUF file; or an object with
             the attributes ``layers``, ``hidden``, ``intermediate``, ``heads``, ``kv_heads``, ``head_dim``,
-            ``vocabulary``, ``tied`` and perhaps ``head_norms``, ``post_norms``, ``window``, ``experts`` and ``active``.
+            ``vocabulary``, ``tied`` and perhaps ``head_norms``, ``post_norms``, ``experts`` and ``active``.
         weights: what the weights are stored in on devices.
         kinds: of weights that are stored otherwise, by step and block; see :class:`ModelSpec`.
 
@@ -92,7 +89,8 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
         source = {**source, **source["text_config"]}
     found, tied, decoder = _sizes_of(source)
     for name, (key, value) in found.items():
-        check_size(name if key == name else f"{name} ({key})", value, 0 if name in ("experts", "active") else 1)
+        least = int(name not in ("experts", "active", "shared"))
+        check_size(name if key == name else f"{name} ({key})", value, least)
     sizes = {name: value for name, (_, value) in found.items()}
     missing = [name for name in ("layers", "width", "hidden", "heads", "vocabulary") if name not in sizes]
     if missing:
@@ -100,8 +98,9 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     sizes = {"kv_heads": sizes["heads"], "head_dim": sizes["width"] // sizes["heads"]} | sizes
     mixed = tuple((step, tuple(each)) for step, each in (kinds or {}).items())
     how: dict[str, Any] = {"tied": tied, "decoder": decoder, "gated": decoder, "bias": not decoder}
-    how |= {"head_norms": _is_of(source, "head_norms", _HEAD_NORMS), "window": _window(source)}
+    how["head_norms"] = _is_of(source, "head_norms", _HEAD_NORMS)
     how["post_norms"] = _is_of(source, "post_norms", _POSTED)
+    how["sparse"], how["dense"] = _sparse(source, sizes["layers"])
     return ModelSpec(**sizes, **how, weights=weights, kinds=mixed)
 
 
@@ -112,12 +111,28 @@ def _is_of(source: Any, name: str, kinds: Sequence[str]) -> bool:
     return (source.get("general.architecture") or source.get("model_type")) in kinds
 
 
-def _window(source: Any) -> int:
-    """Return how many tokens a token attends to; 0 for all before it."""
+def _sparse(source: Any, layers: int) -> tuple[tuple[bool, ...], int]:
+    """Return by block whether it has experts, and the width of others; neither where blocks are alike."""
     if not isinstance(source, Mapping):
-        return getattr(source, "window", None) or 0
-    kind = source.get("general.architecture") or source.get("model_type")
-    return source.get(_WINDOWS.get(str(kind), "")) or 0
+        return getattr(source, "sparse", ()), getattr(source, "dense", 0)
+    sparse = sparse_blocks(source, layers, "the model") if source.get("model_type") in _MIXED else ()
+    return sparse, source.get("intermediate_size", 0) if sparse else 0
+
+
+def sparse_blocks(found: Mapping[str, Any], layers: int, where: str) -> tuple[bool, ...]:
+    """Return by block whether a config.json gives it experts; nothing where all have some.
+
+    Raises:
+        InvalidUsageError: numbers that are wrong, or no block with experts.
+    """
+    alone, step = found.get("mlp_only_layers") or [], found.get("decoder_sparse_step", 1)
+    check_size("decoder_sparse_step", step)
+    if not isinstance(alone, list) or not all(type(each) is int and 0 <= each < layers for each in alone):
+        raise InvalidUsageError(f"{where}: mlp_only_layers is a list of numbers below {layers}, not {shown(alone)}")
+    sparse = tuple(block not in alone and (block + 1) % step == 0 for block in range(layers))
+    if not any(sparse):
+        raise InvalidUsageError(f"{where}: by mlp_only_layers and decoder_sparse_step no block has experts")
+    return () if all(sparse) else sparse
 
 
 def _sizes_of(source: Any) -> tuple[dict[str, tuple[str, Any]], bool, bool]:
@@ -131,7 +146,9 @@ def _sizes_of(source: Any) -> tuple[dict[str, tuple[str, Any]], bool, bool]:
     if not isinstance(kind, str | None):
         raise InvalidUsageError(f"a model's kind is a text such as 'llama', not {kind!r}")
     before = f"{kind}." if gguf else ""
-    for key in _BEYOND:
+    own = [_CONFIG["shared"][0], _GGUF["shared"][0]] if kind in _SHARING else []
+    own += ["mlp_only_layers"] if kind in _MIXED else []
+    for key in (key for key in _BEYOND if key not in own):
         value = source.get(before + key)
         if len(value) if isinstance(value, Sized) else value:
             raise UnsupportedError(f"plans know no models of the kind {kind!r}, which has {key}")

@@ -17,6 +17,7 @@ from vkpar.parallel.plan.states import Step
 
 _MOST: Final = 1 << 24  # no size of a model is larger: token ids and positions are counted in float32 nowhere beyond
 _STEPS: Final = ("q", "k", "v", "o", "gate", "up", "down")
+_SHARED: Final = ("shared gate", "shared up", "shared down")
 _POST_NORMS: Final = ("attention's norm", "feed-forward's norm")
 
 
@@ -61,10 +62,13 @@ class ModelSpec:
         gated: the feed-forward block has a gate.
         bias: products have biases.
         experts: of the feed-forward block, 0 for none; a token takes ``active`` of them.
+        shared: width of the expert that all tokens take besides; 0 for none.
+        sparse: by block whether it has the experts; all have where this is empty. Others are ``dense`` wide.
+        dense: width inside the feed-forward block where there are no experts beside blocks that have some; else 0.
         kinds: of weights that are not stored in ``weights``: the name of a step (``"q" "k" "v" "o" "gate" "up"
-            "down"``) and what each block's is stored in, in order. Mixed GGUF files are such.
+            "down"``, ``"shared gate"`` and the like) and what each block's is stored in, in order. Mixed GGUF files
+            are such.
         head_norms: each head of queries and of keys is normed.
-        window: how many tokens a token attends to, in all blocks or some; 0 for all before it.
         post_norms: what attention and the feed-forward block give is normed before it is added to the stream.
 
     Raises:
@@ -94,23 +98,29 @@ class ModelSpec:
     bias: bool = False
     experts: int = 0
     active: int = 0
+    shared: int = 0
+    sparse: tuple[bool, ...] = ()
+    dense: int = 0
     kinds: tuple[tuple[str, tuple[str, ...]], ...] = ()
     head_norms: bool = False
-    window: int = 0
     post_norms: bool = False
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "hidden", "heads", "kv_heads", "head_dim", "vocabulary"):
             check_size(name, getattr(self, name))
-        for name in ("experts", "active", "window"):
+        for name in ("experts", "active", "shared", "dense"):
             check_size(name, getattr(self, name), 0)
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
         if self.active > self.experts or bool(self.active) != bool(self.experts):
             raise InvalidUsageError(f"{self.active} of {self.experts} experts")
+        if self.shared and not self.experts:
+            raise InvalidUsageError(f"an expert of {self.shared} columns that all tokens take, and no others")
+        check_sparse(self.sparse, self.layers, self.experts, self.dense)
         for step, kinds in self.kinds:
-            if step not in _STEPS or len(kinds) != self.layers:
-                raise InvalidUsageError(f"kinds has {len(kinds)} for {step!r}: one per block, for {', '.join(_STEPS)}")
+            if step not in self._steps or len(kinds) != self.layers:
+                known = ", ".join(self._steps)
+                raise InvalidUsageError(f"kinds has {len(kinds)} for {step!r}: one per block, for {known}")
         for kind in {
             self.weights,
             self.cache,
@@ -128,8 +138,21 @@ class ModelSpec:
     def product_kinds(self) -> frozenset[str]:
         """What the weights of some product in a block are stored in."""
         mixed = dict(self.kinds)
-        alike = {self.weights for step in _STEPS if step not in mixed and (self.gated or step != "gate")}
+        alike = {self.weights for step in self._steps if step not in mixed and (self.gated or step != "gate")}
         return frozenset(alike.union(*mixed.values()))
+
+    @property
+    def _steps(self) -> tuple[str, ...]:
+        """Names of steps that are products by a weight that may be stored in any way."""
+        return (*_STEPS, *(_SHARED if self.shared else ()))
+
+    def mixes(self, block: int) -> bool:
+        """Say whether a block has experts."""
+        return bool(self.experts) and (not self.sparse or self.sparse[block])
+
+    def inside(self, block: int) -> int:
+        """Return the width inside a feed-forward block, of one expert where it has some."""
+        return self.hidden if self.mixes(block) or not self.experts else self.dense
 
     def inner(self, nranks: int) -> int:
         """Return what lies between the two products of as many weights as a rank of a tensor split has to a sum."""
@@ -137,14 +160,14 @@ class ModelSpec:
         elements = sum(math.prod(weight.shape) * weight.read for weight in matrices)
         return max(int(elements / (4 * self.width * nranks)) // 64 * 64, 64)
 
-    def block(self) -> list[Step]:
+    def block(self, number: int = 0) -> list[Step]:
         """Return the steps of a block; ``"x"`` goes in."""
-        return [*_attention(self), *(_experts(self) if self.experts else _feed_forward(self))]
+        return [*_attention(self), *(_experts(self) if self.mixes(number) else _feed_forward(self))]
 
     def weights_of_block(self, block: int) -> list[Weight]:
         """Return the tensors of a block, in the order of its steps."""
         bias = self.bias
-        kind = dict.fromkeys(_STEPS, self.weights) | {step: kinds[block] for step, kinds in self.kinds}
+        kind = dict.fromkeys(self._steps, self.weights) | {step: kinds[block] for step, kinds in self.kinds}
         keys = self.kv_heads * self.head_dim
         shapes: dict[str, tuple[int, ...]] = {
             "q": (self.attention, self.width),
@@ -159,13 +182,20 @@ class ModelSpec:
         if self.post_norms:
             made += [Weight(name, (self.width,), "float32") for name in _POST_NORMS]
         made.append(Weight("feed-forward norm", (self.width,), "float32", bias))
-        inner = (self.experts,) if self.experts else ()
-        share = self.active / self.experts if self.experts else 1.0
-        if self.experts:
+        return [*made, *self._inside(block, kind)]
+
+    def _inside(self, block: int, kind: Mapping[str, str]) -> list[Weight]:
+        """Return the tensors of a feed-forward block."""
+        width, wide, mixes = self.inside(block), ["gate", "up"] if self.gated else ["up"], self.mixes(block)
+        made, inner, share = [], (self.experts,) if mixes else (), self.active / self.experts if mixes else 1.0
+        if mixes:
             made.append(Weight("router", (self.experts, self.width), "float32"))
-        wide = ["gate", "up"] if self.gated else ["up"]
-        made += [Weight(name, (*inner, self.hidden, self.width), kind[name], bias, share) for name in wide]
-        return [*made, Weight("down", (*inner, self.width, self.hidden), kind["down"], bias, share)]
+        if mixes and self.shared:
+            shape = self.shared, self.width
+            made += [Weight(name, shape[:: -1 if name == "shared down" else 1], kind[name]) for name in _SHARED]
+            made.append(Weight("share", (1, self.width), "float32"))
+        made += [Weight(name, (*inner, width, self.width), kind[name], self.bias, share) for name in wide]
+        return [*made, Weight("down", (*inner, self.width, width), kind["down"], self.bias, share)]
 
     def weights_outside(self) -> list[Weight]:
         """Return the tensors before and after the blocks."""
@@ -182,6 +212,16 @@ def check_size(name: str, value: object, least: int = 1) -> None:
     """Refuse anything but one of Python's whole numbers from ``least`` on; raises InvalidUsageError that names it."""
     if type(value) is not int or not least <= value <= _MOST:
         raise InvalidUsageError(f"the model's {name} is a whole number from {least} to {_MOST}, not {shown(value)}")
+
+
+def check_sparse(sparse: tuple[bool, ...], layers: int, experts: int, dense: int) -> None:
+    """Refuse blocks with and without experts that do not fit the other sizes; raises InvalidUsageError."""
+    if sparse and (len(sparse) != layers or not any(sparse) or not experts):
+        raise InvalidUsageError(
+            f"{sum(sparse)} of {len(sparse)} blocks with experts, of {layers} and {experts} experts"
+        )
+    if bool(dense) == all(sparse):
+        raise InvalidUsageError(f"blocks without experts are {dense} wide, and there are {sparse.count(False)}")
 
 
 def is_positive(value: object) -> bool:
@@ -255,5 +295,18 @@ def _experts(spec: ModelSpec) -> list[Step]:
         Step("inner", "each", ("gate", "up")),
         Step("down", "product", ("inner",)),
         Step("weighed", "weigh", ("down", "choice")),
-        *_added(spec, 1, "weighed", "stream", "out"),
+        *(_shared() if spec.shared else ()),
+        *_added(spec, 1, "experts" if spec.shared else "weighed", "stream", "out"),
+    ]
+
+
+def _shared() -> list[Step]:
+    """Return the expert that all tokens take, and its sum with the others."""
+    return [
+        *(Step(name, "product", ("feed-forward norm",), "shared") for name in _SHARED[:2]),
+        Step("shared inner", "each", _SHARED[:2]),
+        Step("shared down", "product", ("shared inner",)),
+        Step("share", "product", ("feed-forward norm",)),
+        Step("shared", "weigh", ("shared down", "share")),
+        Step("experts", "add", ("weighed", "shared")),
     ]

@@ -23,6 +23,7 @@ class Family(NamedTuple):
         scaled: rows of the embedding table are multiplied by the root of their width.
         centred: weights of norms in transformers' files are what is added to 1.
         mixture: its feed-forward blocks are mixtures of experts; False where some of its models' are.
+        shared: its mixtures have an expert besides that all tokens take, each by a weight of its own.
         transformers: what transformers' files call parts of a block, where it is not what Llama's do.
         gguf: the same of GGUF files.
         of_json: takes the object in a ``config.json`` and where it is from; returns that object with Llama's keys, and
@@ -38,6 +39,7 @@ class Family(NamedTuple):
     scaled: bool = False
     centred: bool = False
     mixture: bool = False
+    shared: bool = False
     transformers: Mapping[str, str] = _NONE
     gguf: Mapping[str, str] = _NONE
     of_json: Callable[[Found, str], tuple[Found, Found]] | None = None
