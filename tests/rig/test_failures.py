@@ -105,6 +105,20 @@ def test_work_before_the_collective_may_take_longer_than_the_timeout(mixed: list
         assert not copied.numpy().any()
 
 
+def test_what_stands_still_is_told_when_it_is_due(mixed: list[vkpar.Device]) -> None:
+    """Not at the next tick: other processes wait a second longer than the timeout for what this one has to say."""
+    with vkpar.Communicator(mixed, timeout=0.4) as comm:
+        arrays = ones(mixed)
+        comm.all_reduce(arrays).wait()
+        with parked(mixed[1]) as release:
+            comm._engine._watchdog._tick = 20.0
+            begun = time.monotonic()
+            with pytest.raises(CommunicatorError, match=r"no timeline advanced for 0\.4 s"):
+                comm.all_reduce(arrays).wait()
+            assert time.monotonic() - begun < 10
+            release()
+
+
 def test_the_watchdog_parks_and_wakes(rigs: Rigs, monkeypatch: pytest.MonkeyPatch) -> None:
     from vkpar.comm.engine import watchdog
 

@@ -34,7 +34,7 @@ def command(mpi: str, number: int) -> tuple[list[str], dict[str, str]]:
     environment = child_environment(
         MPI4PY_LIBMPI=str(Path(folder) / _LIBRARIES[mpi]),
         VKPAR_TUNING="off",
-        PYTHONPATH=os.pathsep.join([str(PROGRAM.parents[3]), os.environ.get("PYTHONPATH", "")]),
+        PYTHONPATH=os.pathsep.join([*map(str, PROGRAM.parents[2:4]), os.environ.get("PYTHONPATH", "")]),
         OMPI_ALLOW_RUN_AS_ROOT="1",
         OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
         PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
@@ -116,6 +116,10 @@ def test_graphs_and_calls_that_differ_and_communicators_of_split() -> None:
     run(MPICH, "graphs,calls,refused", "LS", "L", "S", changes={"VKPAR_VALIDATION": os.environ["VKPAR_VALIDATION"]})
 
 
+def test_sums_in_graphs_are_fused() -> None:
+    run(MPICH, "fused", *(["L", "LL"] if conftest.FULL else ["L", "L"]))
+
+
 _FAILURES = [(MPICH, "opens_no_rig")]
 _MORE_FAILURES = [
     (OPENMPI, "hangs"),
@@ -180,7 +184,6 @@ def test_models_give_the_tokens_of_one_process(case: str) -> None:
     for letter in "".join(letters):
         conftest.require(conftest.KNOWN["LS".index(letter)])
     start, environment = command(MPICH, len(letters))
-    environment["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parents[2]), environment["PYTHONPATH"]])
     program = str(PROGRAM.parent / "modelling.py")
     done = _started([*start, sys.executable, program, splits, *letters], environment)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr[-6000:]}"
@@ -193,7 +196,6 @@ def _ran(folder: Path, length: str, *letters: str) -> list[dict[str, Any]]:
         conftest.require(conftest.KNOWN["LS".index(letter)])
     start, environment = command(MPICH, len(letters))
     program = str(PROGRAM.parent / "commands.py")
-    environment["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parents[2]), environment["PYTHONPATH"]])
     done = _started([*start, sys.executable, program, str(folder), length, *letters], environment)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
     return [json.loads((folder / f"{number}.json").read_text()) for number in range(len(letters))]

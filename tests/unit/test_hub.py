@@ -9,7 +9,9 @@ from typing import Any
 
 from vkpar.comm.rig.processes.progress import Progress, SlotBytes
 from vkpar.comm.schedule.processes import Division
-from vkpar.vulkan.pump.hub import CHub, command_of
+from vkpar.vulkan.pump.hub import CHub, Errand, command_of, let_others_run
+from vkpar.vulkan.pump.native import CGroup
+from vkpar.vulkan.pump.ports import Batch
 
 
 def test_a_halted_hub_rests_until_it_is_stopped() -> None:
@@ -22,6 +24,44 @@ def test_a_halted_hub_rests_until_it_is_stopped() -> None:
     hub.rest(20_000_000_000)
     hub.rest(20_000_000_000)
     assert time.monotonic() - begun < 10
+    hub.close()
+
+
+def test_a_rest_of_no_length_sleeps_not_at_all() -> None:
+    hub = CHub(["to"])
+    for rest in (lambda: hub.rest(0), let_others_run):
+        spent = []
+        for _ in range(200):
+            begun = time.perf_counter()
+            rest()
+            spent.append(time.perf_counter() - begun)
+        assert min(spent) < 30e-6, "the slack of timers alone is 50 us"
+    hub.close()
+
+
+def test_who_moves_a_timeline_hands_on_what_waits_for_it() -> None:
+    hub = CHub(["to", "from"])
+    group = CGroup([queue.port for queue in hub.queues], 2)
+    for number, queue in enumerate(hub.queues):
+        group.set_local(number, queue.released)
+        queue.tell(group, number)
+    group.start(0)
+    batches = [
+        Batch(0, command_of(7), writes=(0,)),
+        Batch(1, command_of(8), reads=(0,), writes=(1,)),
+        Batch(0, command_of(9), reads=(1,)),
+    ]
+    program = group.program(batches)
+    for turn in (1, 2):
+        program.enqueue()
+        for queue, number, value in ((0, 7, 2 * turn - 1), (1, 8, turn), (0, 9, 2 * turn)):
+            assert hub.take() == [Errand(queue, number, value)]
+            assert hub.take() == []
+            hub.done(queue, value)
+    group.stop()
+    hub.done(0, 4)  # nobody is told any more
+    program.close()
+    group.close()
     hub.close()
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pytest
-from helpers.comm.scaling import BLOCK_NBYTES, Costs, bound, predict
+from helpers.comm.scaling import BLOCK_NBYTES, MESSAGE, SIZES, Costs, bound, compared, costs_of, predict, quicker
 
 FREE = Costs(step=0.0, memory=math.inf, latency=1.0, network=math.inf)
 SHAPES = [(2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (2, 4), (4, 4)]
@@ -45,3 +46,14 @@ def test_nothing_is_faster_than_the_bound_and_two_levels_come_near(hosts: int, r
         assert times["two_level"] < 1.25 * least
         if ranks > 1:
             assert times["two_level"] < 0.8 * times["two_shot"]
+
+
+def test_costs_and_what_they_predict_follow_from_what_was_measured() -> None:
+    wanted = Costs(step=70e-6, memory=3e9, latency=2e-6, network=5e9)
+    few, many = (predict("two_shot", 1, 2, nbytes, wanted).seconds for nbytes in (SIZES[0], SIZES[-1]))
+    expected = predict("ring", 2, 1, 1 << 20, wanted).seconds
+    messages = {"latency": 2e-6, "message": MESSAGE / 5e9}
+    found = {**messages, "few": few, "many": many, "seconds": {"ring": {str(1 << 20): 2 * expected}}}
+    assert asdict(costs_of(found)) == pytest.approx(asdict(wanted))
+    assert compared(found)[2:] == [f"| 1 MiB | ring | {2e3 * expected:.2f} | {1e3 * expected:.2f} | 2.00 |"]
+    assert quicker(found, {**found, "few": 0.5 * few, "many": 2 * many}) == {**found, "few": 0.5 * few}

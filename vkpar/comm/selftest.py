@@ -41,7 +41,6 @@ def run(engine: Engine) -> None:
         return
     sent, first = _patterns(n), engine.rig.first
     own = engine.devices[first : first + len(engine.rig.devices)]
-    _finish_earlier(engine, own)
     _gather(engine, own, sent)
     if engine.rig.groups is not None:
         _run_arena(engine, own, sent)
@@ -62,6 +61,7 @@ def _gather(engine: Engine, own: Sequence[Device], sent: list[np.ndarray[Any, An
     n, first, words = len(sent), engine.rig.first, sent[0].shape[1]
     arrays = [device.array(rows) for device, rows in zip(own, sent[first:], strict=False)]
     out = [device.zeros((_ROUNDS, n * words), "uint32") for device in own]
+    _finish_earlier(engine, own)  # after these uploads: where a device's last work was lost, a wait for it raises
     with engine.group():
         works = [
             engine.run(Call(movements.ALL_GATHER, [array[turn] for array in arrays], [array[turn] for array in out]))

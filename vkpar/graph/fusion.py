@@ -73,6 +73,8 @@ def fuse(items: Sequence[Item], devices: Sequence[Device]) -> tuple[list[Item], 
     latest: dict[int, int] = {}  # by rank: its item before this one
     counters = _Counters()
     for index, item in enumerate(items):
+        if item.alone:  # what crosses between processes is on queues of its own
+            continue
         before = latest.get(item.rank)
         latest[item.rank] = index
         last = None if before is None else made[before]

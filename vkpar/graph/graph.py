@@ -234,7 +234,7 @@ class Graph(Fixed, Unpickled):
     def _record(self) -> None:
         if self._broken:
             raise InvalidUsageError(_BROKEN)
-        if self._fuses and not any(item.alone for item in self._items):
+        if self._fuses:
             self._items, extra = fusion.fuse(self._items, self.devices)
             self._pins[id(extra)] = extra
         if self._overlaps:

@@ -1,6 +1,9 @@
 """What all_reduce would take over many hosts, by its schedules: each rank and network port does one thing at a time.
 
-    python tests/helpers/comm/scaling.py          # the tables of docs/notes/scale.md
+    python tests/helpers/comm/scaling.py                               # the tables of docs/notes/scale.md
+    mpiexec -n 2 python tests/helpers/comm/scaling.py --measure FILE   # what steps and messages take on this machine,
+                                                                       # at best, where FILE was measured before
+    python tests/helpers/comm/scaling.py FILE                          # the tables for that, and what was measured
 
 A step takes a fixed time, and one for the bytes that it reads and writes; it begins once its rank is free and what it
 reads is there. What crosses takes its turn at the sender's outgoing port and, independent of that, at the receiver's
@@ -10,10 +13,18 @@ again once everybody has read them.
 
 from __future__ import annotations
 
+import argparse
+import json
+import time
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+import vkpar
 from vkpar.abi.formats import WIRES
 from vkpar.comm.plan import choose
 from vkpar.comm.schedule.algorithms.table import TABLE
@@ -119,17 +130,123 @@ def table(shapes: Sequence[tuple[int, int]], sizes: Sequence[int], costs: Costs)
     return lines
 
 
-def main() -> None:
-    """Print the tables."""
+# ---- costs that were measured ----
+
+SIZES = (64 << 10, 1 << 20, 8 << 20)  # bytes on the wire
+ALGORITHMS = ("two_shot", "ring")
+_FITTED = "two_shot"
+_FEW, _MANY = SIZES[0], SIZES[-1]
+MESSAGE = 4 << 20
+
+
+def fitted(few: float, many: float, costs: Costs) -> Costs:
+    """Return ``costs`` with those of steps that explain what an all_reduce of two ranks of one host takes.
+
+    Args:
+        few: seconds of ``two_shot`` with the fewest bytes of :data:`SIZES`; ``many`` with the most.
+    """
+    rows, seconds = [], (few, many)
+    for nbytes in (_FEW, _MANY):
+        steps = predict(_FITTED, 1, 2, nbytes, replace(costs, step=1.0, memory=float("inf"))).seconds
+        rows.append([steps, predict(_FITTED, 1, 2, nbytes, replace(costs, step=0.0, memory=1.0)).seconds])
+    step, byte = np.linalg.solve(rows, seconds)
+    return replace(costs, step=float(step), memory=1 / float(byte))
+
+
+def seconds_of(work: Callable[[], object], together: Callable[[], object] = lambda: None) -> float:
+    """Return what ``work`` takes, the quickest tenth of some turns; ``together`` comes before each."""
+    spent = []
+    for _ in range(61):
+        together()
+        begun = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - begun)
+    return sorted(spent)[len(spent) // 10]  # the machine may have more to do
+
+
+def sums(comm: vkpar.Communicator, nbytes: int, together: Callable[[], object] = lambda: None) -> float:
+    """Return the seconds of an all_reduce of so many bytes on the f16 wire."""
+    arrays = [device.zeros(nbytes // BLOCK_NBYTES * BLOCK) for device in comm.devices]
+    return seconds_of(lambda: comm.all_reduce(arrays).wait(), together)
+
+
+def measured(world: Any) -> dict[str, Any] | None:
+    """Return the seconds of messages between two processes and of sums, in one and over both; None in the second."""
+    me = world.rank
+    given, taken = (np.zeros(MESSAGE, np.uint8) for _ in range(2))
+
+    def back_and_forth() -> None:
+        for turn in (0, 1):
+            (world.Send if turn == me else world.Recv)([given, 8], 1 - turn if turn == me else turn)
+
+    latency = seconds_of(back_and_forth, world.Barrier) / 2
+    message = seconds_of(lambda: world.Sendrecv(given, 1 - me, recvbuf=taken, source=1 - me), world.Barrier)
+    found: dict[str, Any] = {"latency": latency, "message": message}
+    if me == 0:
+        with vkpar.Communicator(vkpar.open_devices("llvmpipe*2"), algorithm=_FITTED) as comm:
+            found |= {"few": sums(comm, _FEW), "many": sums(comm, _MANY)}
+    found["seconds"] = times = {}
+    devices = vkpar.open_devices("llvmpipe")
+    for name in ALGORITHMS:
+        with vkpar.Communicator(devices, mpi=world, algorithm=name) as comm:
+            times[name] = {str(nbytes): max(world.allgather(sums(comm, nbytes, world.Barrier))) for nbytes in SIZES}
+    return None if me else found
+
+
+def quicker(found: Any, before: Any) -> Any:
+    """Return the lesser of each two times: a machine that has more to do shows in some of them."""
+    if isinstance(found, dict):
+        return {name: quicker(one, before[name]) for name, one in found.items()}
+    return min(found, before)
+
+
+def costs_of(found: dict[str, Any]) -> Costs:
+    """Return the costs that follow from what was measured."""
+    links = Costs(latency=found["latency"], network=MESSAGE / found["message"])
+    return fitted(found["few"], found["many"], links)
+
+
+def compared(found: dict[str, Any]) -> list[str]:
+    """Return lines of a table: what was measured between two processes beside what is predicted, in milliseconds."""
+    costs = costs_of(found)
+    lines = ["| on the wire | algorithm | measured | predicted | by |", "| --- | --- | --- | --- | --- |"]
+    for name, by_size in found["seconds"].items():
+        for nbytes, seconds in by_size.items():
+            expected = predict(name, 2, 1, int(nbytes), costs).seconds
+            size = f"{int(nbytes) >> 20} MiB" if int(nbytes) >> 20 else f"{int(nbytes) >> 10} KiB"
+            lines.append(f"| {size} | {name} | {1e3 * seconds:.2f} | {1e3 * expected:.2f} | {seconds / expected:.2f} |")
+    return lines
+
+
+def tables(title: str, costs: Costs) -> None:
+    """Print what sums over few and over many hosts take."""
     few, many = [(2, 1), (16, 1), (2, 4), (4, 4)], [(64, 1), (512, 1), (64, 8)]
-    for title, costs in (
-        ("1 Gbit/s, 100 us", Costs(latency=100e-6, network=0.125e9)),
-        ("10 Gbit/s, 30 us", Costs()),
-        ("100 Gbit/s, 5 us", Costs(latency=5e-6, network=12.5e9)),
-    ):
-        print(f"\n{title}\n")
-        print("\n".join(table(few, (64 << 10, 1 << 20, 16 << 20), costs)))
-        print("\n".join(table(many, (1 << 20,), costs)[2:]))
+    print(f"\n{title}\n")
+    print("\n".join(table(few, (64 << 10, 1 << 20, 16 << 20), costs)))
+    print("\n".join(table(many, (1 << 20,), costs)[2:]))
+
+
+def main() -> None:
+    """Print the tables, or measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", action="store_true", help="write what is measured, as one of two processes")
+    parser.add_argument("file", nargs="?", type=Path, help="what was measured")
+    options = parser.parse_args()
+    if options.measure:
+        from mpi4py import MPI
+
+        found = measured(MPI.COMM_WORLD)
+        if found is not None:
+            before = json.loads(options.file.read_text()) if options.file.exists() else found
+            options.file.write_text(json.dumps(quicker(found, before), indent=1))
+    elif options.file:
+        found = json.loads(options.file.read_text())
+        print(f"{costs_of(found)}\n\n" + "\n".join(compared(found)))
+        tables("as measured", costs_of(found))
+    else:
+        tables("1 Gbit/s, 100 us", Costs(latency=100e-6, network=0.125e9))
+        tables("10 Gbit/s, 30 us", Costs())
+        tables("100 Gbit/s, 5 us", Costs(latency=5e-6, network=12.5e9))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Collectives over several processes, run by mpiexec: each process does its part, and process 0 compares.
 
-    mpiexec -n 3 python tests/helpers/process/spanning.py collectives LS L SS
+    PYTHONPATH=.:tests mpiexec -n 3 python tests/helpers/process/spanning.py collectives LS L SS
 
 The letters name each process' devices (L is lavapipe, S SwiftShader). Every case is run once more in process 0 alone,
 on as many ranks of the same drivers, and must give the same bits.
@@ -25,6 +25,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.graph import fusing
 
 import vkpar
 
@@ -272,6 +273,29 @@ def graphs(letters: Sequence[str]) -> None:
         for array, expected in zip((*arrays, *halves), wanted, strict=True):
             assert np.array_equal(array.numpy(), expected)
         graph.close()
+
+
+def fused(letters: Sequence[str]) -> None:
+    """Products fill the slots that cross, gathers add and normalize, and leave what eager calls leave, on all wires."""
+    fusing.force_gpu(setattr)
+    team = Team(letters)
+    odd, here = team.world.rank == team.world.size - 1, len(team.devices)
+    for wire in fusing.WIRES if os.environ.get("VKPAR_TEST_FULL") == "1" else ("f16", "q8"):
+        with vkpar.Communicator(team.devices, mpi=team.world, timeout=60, wire=wire, algorithm="direct") as comm:
+            for m, n in ((1, 1000), (3, 256)):
+                case = fusing.Sum(comm, m, n, special=odd)
+
+                def added(case: fusing.Sum = case) -> fusing.Arrays:
+                    comm.all_reduce(case.products())
+                    return [*case.y, *(vkpar.add(y, r) for y, r in zip(case.y, case.r, strict=True))]
+
+                def normalized(case: fusing.Sum = case) -> fusing.Arrays:
+                    comm.all_reduce(case.products(), op="avg")
+                    pairs = [vkpar.rms_norm(y, residual=r) for y, r in zip(case.y, case.r, strict=True)]
+                    return [*case.y, *(array for pair in pairs for array in pair)]
+
+                case.check(added, fused=2 * here, launches=3)
+                case.check(normalized, fused=2 * here, launches=3)
 
 
 def calls(letters: Sequence[str]) -> None:
@@ -678,7 +702,7 @@ def leaves(letters: Sequence[str]) -> None:
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
-        *(collectives, pairs, graphs, calls, refused, against_mpi, soak),
+        *(collectives, pairs, graphs, fused, calls, refused, against_mpi, soak),
         *(dies, hangs, stops, stalls, leaves, opens_no_rig, tests_nothing, refuses_late),
     )
 }

@@ -63,15 +63,15 @@ class Watchdog:
     def _run(self) -> None:
         progress = _Progress(self._patience)
         idle = _IDLE_LOOKS + 1
-        while self._rest(idle):
+        while self._rest(idle, progress.left()):
             health = self._health()
             if health is None or health.closed or not self._look(health, progress):
                 return
             del health
             idle = 0 if self._pending else idle + 1
 
-    def _rest(self, idle: int) -> bool:
-        """Sleep for a tick, or until something is pending; return False once the thread is to end."""
+    def _rest(self, idle: int, left: float) -> bool:
+        """Sleep for a tick, at most ``left`` seconds, or until something is pending; return False once it is to end."""
         self.parked = idle > _IDLE_LOOKS
         # A caller adds a collective and then wakes; this thread parks and then looks: one of them sees the other.
         if self.parked and not self._pending:
@@ -81,8 +81,8 @@ class Watchdog:
             while True:  # left-over tokens would cut the next rests short
                 self._wake.get_nowait()
         if not self._stopped:
-            with contextlib.suppress(Empty):
-                self._wake.get(timeout=self._tick)  # stop() wakes it, and at most one late wake()
+            with contextlib.suppress(Empty):  # stop() wakes it, and at most one late wake()
+                self._wake.get(timeout=max(_SHORTEST, min(self._tick, left)))
         return not self._stopped
 
     def _look(self, health: Health, progress: _Progress) -> bool:
@@ -95,7 +95,9 @@ class Watchdog:
             if reached is not None:
                 health.flights.drop_done(reached)
                 oldest = next(iter(list(self._pending)), None)
-                if oldest is not None and progress.stalled(oldest, reached):
+                if oldest is None:
+                    progress.forget()
+                elif progress.stalled(oldest, reached):
                     health.fail_stalled(oldest)
         except InvalidUsageError:
             return False  # closed since
@@ -115,6 +117,17 @@ class _Progress:
         self._flight: Flight | None = None
         self._seen: Sequence[int] = ()
         self._since = 0.0
+
+    def left(self) -> float:
+        """Return after how many seconds it can be too late, where nothing moves any more.
+
+        Whoever waits for this process, which waits itself, is told within a second why.
+        """
+        return self._patience if self._flight is None else self._since + self._patience - time.monotonic()
+
+    def forget(self) -> None:
+        """Watch nothing."""
+        self._flight = None
 
     def stalled(self, flight: Flight, reached: Sequence[int]) -> bool:
         """Say whether no timeline has moved for the timeout since ``flight`` could start."""

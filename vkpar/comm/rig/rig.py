@@ -261,6 +261,7 @@ class Rig:
         for number, errands in enumerate(self.queues):
             if isinstance(errands, ErrandQueue):
                 self.group.set_local(number, errands.released)
+                errands.tell(self.group, number)
         for rank in sorted(bridged if self.world is None else queues_of):
             for dst in queues_of[rank]:
                 local = TimelineSemaphore(self.devices[rank].handle, host_only=True)
@@ -352,13 +353,13 @@ class Rig:
         """Let everything parked run out, its data undefined, and tell the other processes why."""
         if self.progress is not None:
             self.progress.hub.halt()
+        if self.world is not None:  # soon: others are about to blame this process
+            self.world.fail(cause)
         self.group.abort()
         if self.carriers is not None:
             self.carriers.abort()
         if self.progress is not None:
             self.progress.hub.empty()
-        if self.world is not None:
-            self.world.fail(cause)
 
     def abandon(self, late: Collection[int]) -> None:
         """Stop the bridge and free everything on all ranks but the ``late`` ones, which still use their memory.

@@ -187,14 +187,15 @@ void vkp_group_slots(vkp_group *g, uint64_t shared, const uint64_t *offsets, con
 
 void vkp_group_mapped(vkp_group *g, uint32_t rank, uint64_t address) { g->mirror[rank] = address; }
 
-/* Starts one waiter thread for every rank that some other rank reaches by a bridge. Returns an errno. */
+/* Starts one waiter thread for every rank that some other rank reaches by a bridge and that does not tell itself.
+ * Returns an errno. */
 int vkp_group_start(vkp_group *g, uint64_t spin_ns, uint64_t slice_ns) {
     g->spin_ns = spin_ns;
     g->slice_ns = slice_ns;
     for (uint32_t src = 0; src < g->n; src++) {
         int bridged = 0;
         for (uint32_t dst = 0; dst < g->n; dst++) bridged |= dst != src && !g->native[dst * g->n + src];
-        if (!bridged) continue;
+        if (!bridged || g->waiters[src].teller) continue;
         int error = pthread_create(&g->waiters[src].thread, NULL, bridge, &g->waiters[src]);
         if (error) return error;
         g->waiters[src].running = 1;
@@ -211,6 +212,8 @@ void vkp_group_stop(vkp_group *g) {
     for (uint32_t r = 0; r < g->n; r++) {
         if (g->waiters[r].running) pthread_join(g->waiters[r].thread, NULL);
         g->waiters[r].running = 0;
+        if (g->waiters[r].teller) hub_part(g->waiters[r].teller);
+        g->waiters[r].teller = NULL;
     }
     stop_sender(&g->sender);
 }

@@ -50,9 +50,11 @@ int32_t vkp_program_transfers(vkp_program *, const uint8_t *opens, uint32_t n, c
 typedef struct vkp_hub vkp_hub;
 vkp_hub *vkp_hub_new(uint32_t n);
 void vkp_hub_addresses(vkp_hub *, uint32_t queue, uint64_t *out);
+void vkp_hub_tell(vkp_hub *, uint32_t queue, vkp_group *, uint32_t rank);
 uint32_t vkp_hub_take(vkp_hub *, uint64_t *out, uint32_t most);
 void vkp_hub_done(vkp_hub *, uint32_t queue, uint64_t value);
 void vkp_hub_rest(vkp_hub *, uint64_t timeout_ns);
+void vkp_yield(void);
 void vkp_hub_halt(vkp_hub *);
 void vkp_hub_stop(vkp_hub *);
 void vkp_hub_empty(vkp_hub *);

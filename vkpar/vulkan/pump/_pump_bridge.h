@@ -1,5 +1,6 @@
 /* The bridge: a thread per source queue waits on one timeline at a time, copies slots where source and destination
- * do not share memory, and signals the destinations' own timelines.
+ * do not share memory, and signals the destinations' own timelines. A queue without a device has no such thread: whoever
+ * moves its timeline does what the thread would, one wake-up earlier.
  */
 #ifndef VKPAR_PUMP_BRIDGE_H
 #define VKPAR_PUMP_BRIDGE_H
@@ -129,6 +130,21 @@ static void deliver(waiter *w, uint64_t counter, uint64_t seen) {
     }
 }
 
+/* Delivers what the timeline of a queue allows that tells itself. One thread at a time does: what another one finds moved
+ * meanwhile is left to it. */
+static void deliver_told(waiter *w) {
+    vkp_queue *q = w->group->queues[w->rank];
+    w->moved = 1;
+    if (w->delivers) return;
+    w->delivers = 1;
+    while (w->moved) {
+        uint64_t counter = 0;
+        w->moved = 0;
+        if (q->counter(q->device, q->timeline, &counter) == SUCCESS) deliver(w, counter, now_ns());
+    }
+    w->delivers = 0;
+}
+
 static int32_t watch(waiter *w, uint64_t value, uint64_t *counter) {
     vkp_group *g = w->group;
     vkp_queue *q = g->queues[w->rank];
@@ -202,9 +218,11 @@ static int32_t park(vkp_group *g, uint32_t dst, const need *needs, uint32_t coun
             need *item = &w->needs[w->tail % w->capacity];
             *item = needs[i];
             item->entry = l->tail;
-            if (w->head == w->tail++) pthread_cond_signal(&w->wake);
+            if (w->head == w->tail++ && !w->teller) pthread_cond_signal(&w->wake);
         }
         *value = ++l->tail;
+        for (uint32_t i = 0; i < count; i++)
+            if (g->waiters[needs[i].src].teller) deliver_told(&g->waiters[needs[i].src]); /* it may have moved before */
     }
     pthread_mutex_unlock(&g->lock);
     return result;

@@ -6,12 +6,14 @@
 #ifndef VKPAR_PUMP_HUB_H
 #define VKPAR_PUMP_HUB_H
 
+#include "_pump_bridge.h"
 #include "_pump_types.h"
 
 typedef struct { uint64_t after, value, number; } errand;
 
-typedef struct {
+typedef struct hub_queue {
     vkp_hub *hub;
+    waiter *told;                        /* who delivers what its timeline allows; NULL: nobody yet, or no more */
     uint64_t done;                       /* its timeline */
     uint64_t released;                   /* what the bridge signals; an errand is ready at its `after` */
     uint64_t last;                       /* the value of the last errand */
@@ -20,8 +22,8 @@ typedef struct {
 } hub_queue;
 
 struct vkp_hub {
-    pthread_mutex_t lock;
-    pthread_cond_t moved, wake;          /* a timeline has moved; an errand may be ready */
+    pthread_mutex_t lock, telling;       /* the latter, before a group's lock: the group may go when it is free */
+    pthread_cond_t moved, wake;          /* a timeline has moved; an errand is ready */
     uint32_t n;
     int halted, emptied, stopped;        /* no errand is taken any more; all are done, and what follows; nobody rests */
     hub_queue queues[];
@@ -47,6 +49,22 @@ static int hub_room(hub_queue *q, uint64_t count) {
     return 1;
 }
 
+/* Has a group told of the moves of its queue `rank`, until hub_part. */
+void vkp_hub_tell(vkp_hub *hub, uint32_t queue, vkp_group *g, uint32_t rank) {
+    g->waiters[rank].teller = &hub->queues[queue];
+    hub->queues[queue].told = &g->waiters[rank];
+}
+
+static void hub_part(hub_queue *q) {
+    pthread_mutex_lock(&q->hub->telling);
+    q->told = NULL;
+    pthread_mutex_unlock(&q->hub->telling);
+}
+
+static int hub_ready(const hub_queue *q) {
+    return q->head < q->tail && q->errands[q->head % q->capacity].after <= q->released;
+}
+
 /* vkQueueSubmit: of all that a submission may wait for, only the queue's own host-signalled timeline is ever given. */
 static int32_t hub_submit(void *queue, uint32_t count, const submit_info *infos, uint64_t fence) {
     hub_queue *q = queue;
@@ -61,7 +79,7 @@ static int32_t hub_submit(void *queue, uint32_t count, const submit_info *infos,
         q->last = value;
         if (hub->emptied) __atomic_store_n(&q->done, value, __ATOMIC_RELEASE);
     }
-    pthread_cond_broadcast(&hub->wake);
+    if (hub_ready(q)) pthread_cond_broadcast(&hub->wake);
     pthread_mutex_unlock(&hub->lock);
     return fits ? SUCCESS : OUT_OF_HOST_MEMORY;
 }
@@ -93,7 +111,7 @@ static int32_t hub_signal(void *queue, const signal_info *info) {
     vkp_hub *hub = ((hub_queue *)queue)->hub;
     pthread_mutex_lock(&hub->lock);
     __atomic_store_n((uint64_t *)(uintptr_t)info->semaphore, info->value, __ATOMIC_RELEASE);
-    pthread_cond_broadcast(&hub->wake);
+    if (hub_ready(queue)) pthread_cond_broadcast(&hub->wake);
     pthread_mutex_unlock(&hub->lock);
     return SUCCESS;
 }
@@ -105,6 +123,7 @@ vkp_hub *vkp_hub_new(uint32_t n) {
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&hub->lock, NULL);
+    pthread_mutex_init(&hub->telling, NULL);
     pthread_cond_init(&hub->moved, &monotonic);
     pthread_cond_init(&hub->wake, &monotonic);
     pthread_condattr_destroy(&monotonic);
@@ -121,10 +140,6 @@ void vkp_hub_addresses(vkp_hub *hub, uint32_t queue, uint64_t *out) {
         (uint64_t)(uintptr_t)hub_submit, (uint64_t)(uintptr_t)hub_wait, (uint64_t)(uintptr_t)hub_signal,
         (uint64_t)(uintptr_t)hub_counter};
     memcpy(out, found, sizeof found);
-}
-
-static int hub_ready(const hub_queue *q) {
-    return q->head < q->tail && q->errands[q->head % q->capacity].after <= q->released;
 }
 
 /* Takes ready errands, at most `most`: the queue, the number and the value of each. */
@@ -150,12 +165,27 @@ void vkp_hub_done(vkp_hub *hub, uint32_t queue, uint64_t value) {
     if (!hub->halted) __atomic_store_n(&hub->queues[queue].done, value, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&hub->moved);
     pthread_mutex_unlock(&hub->lock);
+    pthread_mutex_lock(&hub->telling);
+    waiter *told = hub->queues[queue].told;
+    if (told) {
+        lock_group(told->group);
+        deliver_told(told);
+        pthread_mutex_unlock(&told->group->lock);
+    }
+    pthread_mutex_unlock(&hub->telling);
 }
+
+/* Lets other threads run. A sleep of no length takes Linux 70 us: the slack of a thread's timers, and a wake-up. */
+void vkp_yield(void) { sched_yield(); }
 
 /* Sleeps until an errand is ready, at most so long, or until the hub is stopped; a halted one has no errand ready. */
 void vkp_hub_rest(vkp_hub *hub, uint64_t timeout_ns) {
     struct timespec end;
     int ready = 0, late = 0;
+    if (!timeout_ns) {
+        sched_yield();
+        return;
+    }
     until(&end, timeout_ns);
     pthread_mutex_lock(&hub->lock);
     while (!late && !hub->stopped) {
@@ -197,6 +227,7 @@ void vkp_hub_free(vkp_hub *hub) {
     pthread_cond_destroy(&hub->moved);
     pthread_cond_destroy(&hub->wake);
     pthread_mutex_destroy(&hub->lock);
+    pthread_mutex_destroy(&hub->telling);
     free(hub);
 }
 

@@ -83,6 +83,8 @@ typedef struct {
     pthread_cond_t wake;
     need *needs;                         /* ring: needs[head % capacity] .. needs[tail % capacity] */
     uint64_t head, tail, capacity;
+    struct hub_queue *teller;            /* says itself that its timeline has moved, in place of the thread; or NULL */
+    int delivers, moved;                 /* of such a one: somebody delivers; there may be more to deliver */
 } waiter;
 
 typedef struct {

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from vkpar.errors import OutOfMemoryError, WaitTimeoutError
 from vkpar.timeouts import SLICE_NS, Deadline
 from vkpar.vulkan import api
-from vkpar.vulkan.pump.native import CQueue, helper, wait
+from vkpar.vulkan.pump.native import CGroup, CQueue, helper, wait
 from vkpar.vulkan.pump.ports import QueueHandles
 
 _MOST_TAKEN = 64
@@ -54,7 +54,7 @@ class CHub:
         self._c.lib.vkp_hub_done(self.handle, queue, value)
 
     def rest(self, timeout_ns: int) -> None:
-        """Sleep until an errand's turn has come, at most so long."""
+        """Sleep until an errand's turn has come, at most so long; for no time at all where that is 0."""
         self._c.lib.vkp_hub_rest(self.handle, timeout_ns)
 
     def halt(self) -> None:
@@ -93,11 +93,16 @@ class ErrandQueue:
     def __init__(self, c: Any, hub: Any, number: int, name: str) -> None:
         words = c.ffi.new("uint64_t[]", 7)
         c.lib.vkp_hub_addresses(hub, number, words)
+        self._c, self._hub, self._number = c, hub, number
         queue, timeline, self.released, *functions = c.ffi.unpack(words, 7)
         self.device_name = name
         self.port = CQueue(QueueHandles(queue, queue, timeline, *functions))
         self._word = c.ffi.cast("uint64_t*", timeline)
         self._frozen = 0
+
+    def tell(self, group: CGroup, rank: int) -> None:
+        """Be queue ``rank`` of a group, which starts no thread to wait for it: :meth:`CHub.done` tells the group."""
+        self._c.lib.vkp_hub_tell(self._hub, self._number, group.handle, rank)
 
     @property
     def timeline(self) -> ErrandQueue:
@@ -143,6 +148,11 @@ class ErrandQueue:
         """Free the helper's queue."""
         self._frozen, self._word = self.value(), None
         self.port.close()
+
+
+def let_others_run() -> None:
+    """Give up the processor, and the interpreter's lock, to whoever waits for it: ``time.sleep(0)`` takes 70 us."""
+    helper().lib.vkp_yield()
 
 
 def command_of(number: int) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from vkpar.comm.rig.processes import mpi
 from vkpar.comm.rig.processes.mpi import Nap
 from vkpar.errors import CommunicatorError
+from vkpar.vulkan.pump.hub import let_others_run
 
 _CALL, _REST, _NOTICE = 1, 2, 3  # tags
 _HEAD = 1024  # bytes of a message; what is longer follows in a second one
@@ -122,7 +123,7 @@ class Channel:
             if not left:
                 return
             if nap.is_eager:
-                time.sleep(0)
+                let_others_run()
                 continue
             missing = [key for key, _ in left if isinstance(key, int)]
             gone = self.gone(missing)

@@ -11,7 +11,9 @@ from typing import Any
 from vkpar.errors import InvalidUsageError, UnsupportedError
 
 _LEAST = (4, 1)  # of mpi4py: from then on one build of it loads MPICH and Open MPI alike
-_EAGER_SECONDS = 0.0001  # a wait looks again and again at first
+# A wait looks again and again at first: for longer than a small sum takes, since who sleeps then, for 70 us at least,
+# comes late to the next call, where the others sleep for that one in turn.
+_EAGER_SECONDS = 0.0003
 # Then it sleeps for a part of what it has waited, at most so long, or for a small part, which costs next to nothing.
 _LONGEST_NAP, _PART, _SMALL_PART = 0.0005, 64, 500
 
