@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.ops.attending import made_of
 from helpers.ops.elements import FLOATS, check, normal, values_of
+from helpers.ops.windows import windowed
 
 import vkpar
 from vkpar.doctor.references import attended
@@ -52,14 +53,6 @@ def test_attention(
         check(vkpar.attention(*arrays, causal=causal), *expected)
         assert vkpar.attention(*arrays, causal=causal, scale=0.5, out=out) is out
         check(out, *attended(*exact, causal=causal, scale=0.5, stored=stored))
-
-
-def windowed(tokens: int, keys: int, window: int, *, causal: bool, length: int | None = None) -> np.ndarray:
-    """Return a mask of the keys that queries see."""
-    last = np.full((tokens, 1), keys if length is None else min(length, keys))
-    last -= np.arange(tokens)[::-1, None] * causal
-    at = np.arange(keys)
-    return np.where((at < last) & (at >= last - window), 0.0, -np.inf)
 
 
 def check_windows(

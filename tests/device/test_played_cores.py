@@ -14,6 +14,7 @@ import pytest
 from conftest import FULL
 from helpers.ops import played
 from helpers.ops.elements import check, normal, values_of
+from helpers.ops.windows import windowed
 from helpers.vulkan.infos import OF_BMG, intel_info
 from numpy.typing import NDArray
 
@@ -188,12 +189,13 @@ def test_few_rows(
 
 @pytest.mark.skipif(not FULL, reason="CPU drivers compile each for a quarter of a minute")
 @pytest.mark.parametrize(
-    ("width", "parts", "causal", "masked", "splits", "dtype"),
+    ("width", "parts", "causal", "masked", "splits", "dtype", "window"),
     [
-        (20, 1, True, False, 2, "float16"),
-        (72, 2, False, True, 1, "bfloat16"),
-        (72, 2, True, False, 2, "float16"),
-        (128, 4, True, False, 1, "bfloat16"),
+        (20, 1, True, False, 2, "float16", 27),
+        (20, 1, True, False, 2, "float16", 6),
+        (72, 2, False, True, 1, "bfloat16", 19),
+        (72, 2, True, False, 2, "float16", 27),
+        (128, 4, True, False, 1, "bfloat16", 1),
     ],
 )
 def test_attention(
@@ -206,8 +208,9 @@ def test_attention(
     masked: bool,
     splits: int,
     dtype: str,
+    window: int,
 ) -> None:
-    """Subgroups that have queries to themselves, and such as share them; masks, keys in two parts, rising scores.
+    """Subgroups that have queries to themselves, and such as share them; masks, windows, parts, rising scores.
 
     Of two tiles of keys: with more, invocations would turn more often than lavapipe counts.
     """
@@ -219,7 +222,8 @@ def test_attention(
     q, k, v = (normal(rng, (2, rows, width), dtype) for rows in (tokens, keys, keys))
     k *= 2.0 ** (np.arange(keys) // 7)[:, None].astype(np.float32)
     mask = np.where(rng.random((tokens, keys)) < 0.3, -np.inf, normal(rng, (tokens, keys), dtype)) if masked else None
+    hidden = windowed(tokens, keys, window, causal=causal)
     exact = [each.astype(np.float64) for each in (q, k, v)]
     given = None if mask is None else player.array(mask.astype(np.float32))
-    out = vkpar.attention(*(player.array(each, dtype) for each in (q, k, v)), causal=causal, mask=given)
-    check(out, *attended(*exact, causal=causal, mask=mask, stored=dtype))
+    out = vkpar.attention(*(player.array(each, dtype) for each in (q, k, v)), causal=causal, mask=given, window=window)
+    check(out, *attended(*exact, causal=causal, mask=hidden if mask is None else mask + hidden, stored=dtype))

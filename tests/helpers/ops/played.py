@@ -34,6 +34,7 @@ _OF_ATTENTION: Final = (
     (r"#define EACH\(MATRIX\).*\n", ""),
     (r"\b(limits|most|top|total|scores\[n\])\[e\]", r"\1.e[e]"),
     (r"else if \(tile \+ KEYS > all_see\)", "else"),
+    (r"if \(WINDOWED && !MASKED && tile < all_from\)", "if (WINDOWED && !MASKED)"),
     (
         r"SUMS sums\[BROAD\], top = SUMS\(LOWEST\), total = NOTHING;",
         "SUMS sums[BROAD], top, total;\nFILL(top, LOWEST)\nFILL(total, 0.0)",
@@ -83,14 +84,16 @@ _CALLS: Final = r"""
         uint line_ = TURNED ? c_ : r_, place_ = TURNED ? r_ : c_; \
         INTO[(AT) + line_ * (PITCH) + place_ / 4u][place_ % 4u] = floatBitsToUint(M.e[i_]); \
     }
-#define EACH(M) [[dont_unroll]] for (uint e = 0u; e < high_of(M.kind) * broad_of(M.kind); e++)
-#define SCALE(M, FACTORS) EACH(M) M.e[e] *= FACTORS.e[e]
 #define ADD_PRODUCT(SUMS, X, Y) \
     EACH_ELEMENT(SUMS) { \
         [[dont_unroll]] for (uint k_ = 0u, deep_ = broad_of(X.kind); k_ < deep_; k_++) { \
             SUMS.e[i_] += X.e[i_ / broad_ * deep_ + k_] * Y.e[k_ * broad_ + i_ % broad_]; \
         } \
     }
+"""
+_ELEMENTS: Final = """
+#define EACH(M) [[dont_unroll]] for (uint e = 0u; e < high_of(M.kind) * broad_of(M.kind); e++)
+#define SCALE(M, FACTORS) EACH(M) M.e[e] *= FACTORS.e[e]
 """
 # Of the whole work-group, which may know of more than a subgroup does, but not of less.
 _EXCHANGED: Final = """
@@ -132,7 +135,7 @@ def played(text: str) -> str:
     for pattern, made in _OF_ATTENTION if attends else _UNUSED if "AHEAD" in text else ():
         text, found = re.subn(pattern, made, text)
         assert found, f"nothing is {pattern}"
-    header = _HALF + (_EXCHANGED if attends else "")
+    header = _HALF + (_EXCHANGED + _ELEMENTS if attends else "")
     for rows, columns, use in dict.fromkeys(_MATRIX.findall(text)):
         sums = use == "Accumulator"
         element = "uintBitsToFloat(unit[i])" if sums else "half_of(unit[i / 2u], i % 2u)"
