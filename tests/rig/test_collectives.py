@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from helpers.ops.reducing import (
     exact_sum,
     fresh_devices,
     integers,
+    own_devices,
     reduced,
     to_dtype,
 )
@@ -405,9 +406,16 @@ def test_one_array_in_many_collectives_of_a_group(rig: Open) -> None:
 # ---- copies between devices ----
 
 
-@pytest.mark.parametrize("pair", ["LL", "LS", "SL"])
-def test_copies_take_the_links(rigs: Rigs, rng: np.random.Generator, pair: str) -> None:
-    first, second = devices_of(rigs, pair)
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, rigs: Rigs) -> Iterator[list[vkpar.Device]]:
+    """Two devices of the test's own: copies between them keep a communicator as long as they are open."""
+    with own_devices(rigs, request.param) as devices:
+        yield devices
+
+
+@pytest.mark.parametrize("pair", ["LL", "LS", "SL"], indirect=True)
+def test_copies_take_the_links(pair: list[vkpar.Device], rng: np.random.Generator) -> None:
+    first, second = pair
     for dtype in MOVED:
         for count in (0, 3, 50_001):
             part = bits(rng, dtype, count)
@@ -421,8 +429,9 @@ def test_copies_take_the_links(rigs: Rigs, rng: np.random.Generator, pair: str) 
             assert same_bits(target, part)
 
 
-def test_copies_do_not_wait(rigs: Rigs) -> None:
-    first, second = devices_of(rigs, "LS")
+@pytest.mark.parametrize("pair", ["LS"], indirect=True)
+def test_copies_do_not_wait(pair: list[vkpar.Device]) -> None:
+    first, second = pair
     source = first.array(np.arange(100, dtype=np.float32))
     source.to(second)
     with parked(first) as release:
