@@ -142,6 +142,8 @@ def _attention(shape: tuple[int, int, int], dtype: str, *, causal: bool) -> Call
         q = device.empty((2 if keys == _ALONE else 8, queries, width), dtype)  # heads that share keys, but for one size
         k, v = (device.empty((2, keys, width), dtype) for _ in range(2))
         vkpar.attention(q, k, v, causal=causal and queries <= keys)
+        if keys > 1:
+            vkpar.attention(q, k, v, causal=causal and queries <= keys, window=keys // 2)
 
     return call
 
