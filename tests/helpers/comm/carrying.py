@@ -10,14 +10,17 @@ from __future__ import annotations
 import functools
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.comm.hostvendor import HostAlarm, HostVendor
 
+import vkpar
 from vkpar import env
 from vkpar.abi.wire import Carry
 from vkpar.abi.words import pack
@@ -100,3 +103,34 @@ def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False, *, grouped: bo
         patch.setattr(shader, "shipped", lambda name: _variant() if name == "carry" else shipped(name))
         patch.setattr(CarriedRecorder, "_record_flags", record_flags)
         yield vendor
+
+
+def check_a_copy_that_never_comes(
+    vendor: HostVendor, devices: Sequence[vkpar.Device], transport: str, rank: str
+) -> None:
+    """Sum over devices whose slots are carried, and carry nothing: the error names a rank that ``rank`` matches.
+
+    The kernels that wait are let go, the devices can be used again, and nothing is lost.
+    """
+    before = [imported_nbytes(device) for device in devices]
+    comm = vkpar.Communicator(devices, transport=transport, timeout=1)
+    arrays = [device.array(np.arange(999, dtype=np.int32)) for device in devices]
+    vendor.go.clear()
+    work = comm.all_reduce(arrays)
+    threading.Timer(3, vendor.go.set).start()  # streams end, as they do when their flags are raised
+    with pytest.raises(
+        vkpar.CommunicatorError, match=rf"all_reduce #1: rank {rank} .* at .* no timeline advanced for 1"
+    ):
+        work.wait()
+    comm.close()
+    comm.close()
+    del arrays
+    for device, used in zip(devices, before, strict=True):
+        np.testing.assert_array_equal((device.array([1, 2]) + 1).numpy(), [2, 3])
+        assert imported_nbytes(device) == used
+        device.close()
+
+
+def imported_nbytes(device: vkpar.Device) -> int:
+    """Return the bytes that a device has imported, slots among them."""
+    return sum(heap.imported for heap in device.memory().heaps)

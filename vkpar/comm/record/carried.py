@@ -46,11 +46,11 @@ class CarriedRecorder(Recorder):
         """Record copies between this card's memory and the slots that all ranks share, all of them in or all out."""
         if not copies:
             return
-        sends, slab = copies[0].sends, self._slab
+        sends, extents = copies[0].sends, extents_of(self._slab, self._spec.plan)
         pairs = []
         for copy in copies:
             slot = (copy.slot if sends else copy.out_slot) % self._nslots
-            for start, nbytes in extents_of(slab, self._spec.plan)(slot, copy.span, copy.final):
+            for start, nbytes in extents(slot, copy.span, copy.final):
                 there = _part(self._shared.range, start - FARTHER, nbytes)
                 pairs.append((there, _part(self._slots.range, start, nbytes)))
         shared = [there for there, _ in pairs]

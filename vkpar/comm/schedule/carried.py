@@ -114,11 +114,6 @@ class _Submission:
         self.parts: list[CarriedPart] = []
         self.phases: list[str] = []
 
-    @property
-    def fetches(self) -> Iterator[int]:
-        """The shared slots that it reads."""
-        return (copy.slot for part in self.parts for copy in part.fetched)
-
     def step(self, rank: int, transfers: Sequence[Transfer], awaited: tuple[int, ...], *, opens: bool) -> CarriedStep:
         actions = tuple(action for part in self.parts for action in part.actions)
         phase = "+".join(dict.fromkeys(self.phases))
@@ -164,7 +159,8 @@ def _placed(steps: Sequence[Step], grouping: Grouping) -> list[Step]:
 
 
 def _submissions(made: Mapping[int, _Submission], transfers: Sequence[Transfer]) -> Iterator[CarriedStep]:
-    awaited = tuple(dict.fromkeys(slot for submission in made.values() for slot in submission.fetches))
+    parts = [part for submission in made.values() for part in submission.parts]
+    awaited = tuple(dict.fromkeys(copy.slot for part in parts for copy in part.fetched))
     for place, (rank, submission) in enumerate(made.items()):
         yield submission.step(rank, () if place else transfers, awaited, opens=place == 0)
 

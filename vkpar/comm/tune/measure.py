@@ -246,7 +246,7 @@ def _plans(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int) -> Itera
     yield first
     slot = engine.rig.slot_nbytes
     grouped = engine.rig.groups is not None
-    tuned = (each for each in choose.candidates(ranks) if (each.tuned_in_groups if grouped else each.tuned))
+    tuned = (algorithm for algorithm in choose.candidates(ranks) if algorithm.tuned or grouped)
     others = [algorithm for algorithm in tuned if algorithm != first.algorithm]
     plans = [first, *(choose.weighted(Plan(algorithm), costs) for algorithm in others)]
     for plan in sorted(plans, key=lambda plan: (plan != first, plan.shares is None, plan.algorithm != BASELINE)):

@@ -35,7 +35,7 @@ class Algorithm:
         takes_shares: chunks may have unequal shares.
         built_in_nbytes: the built-in choice takes it for messages whose bytes on the wire, times the number of other
             ranks, are at most this; with 0 only a caller or a tuning takes it.
-        tuned: measuring a rig times it; ``tuned_in_groups``: measuring one within whose groups slots are carried does.
+        tuned: measuring a rig times it; else only measuring one within whose groups slots are carried does.
         tunes_segments: measuring also tries longer and shorter segments.
         tunes_copies: measuring also tries it through copies of the slots.
     """
@@ -51,7 +51,6 @@ class Algorithm:
     takes_shares: bool = False
     built_in_nbytes: float = 0
     tuned: bool = True
-    tuned_in_groups: bool = True
     tunes_segments: bool = True
     tunes_copies: bool = False
 
