@@ -238,6 +238,9 @@ def test_what_is_faster_is_measured_once(monkeypatch: pytest.MonkeyPatch, timed:
     assert not timed
     with env.override(tuning="off"):
         assert not asks()
+    timed += [(2e5, 1e5), (1e5, 2e5)]
+    with env.override(tuning="redo"):  # whatever is kept
+        assert [asks(), asks()] == [False, True]
     monkeypatch.setattr(rates, "__version__", "another")
     timed += [(2e5, 1e5)]
     assert not asks()
