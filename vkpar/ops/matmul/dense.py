@@ -15,7 +15,7 @@ from vkpar.ops.call import landing
 from vkpar.ops.call.windows import window, writable_in_place
 from vkpar.ops.call.work import MAX_TURNS, MAX_WORK, WORK_PER_NS
 from vkpar.ops.matmul.dispatches import CORES, MATVEC, SMALL, How, dispatch_tile
-from vkpar.ops.matmul.request import Request
+from vkpar.ops.matmul.request import Request, rows_of
 from vkpar.ops.tiles import choice, cpu, matvec, occupancy, streamed, tiled
 from vkpar.ops.tiles.cut import Operand, Tile, tiles
 from vkpar.ops.tiles.epilogue import ACTIVATIONS, Epilogue, finish
@@ -238,6 +238,15 @@ def _core(product: Product, kernel: str, dispatches: int, out: Array) -> choice.
     most, sizes = _most_parts(product, dispatches, out), (product.m, product.n, product.k, product.batch)
     whole = dispatches == 1 and not product.transpose_a and _whole_units(product)
     return choice.choose(product.device, dtypes_of.pop(), *sizes, most, transpose_b=product.transpose_b, whole=whole)
+
+
+def on_cores(request: Request) -> bool:
+    """Say whether matrix cores make the product of contiguous rows by a transposed matrix."""
+    a, b = request.a, request.b
+    assert isinstance(b, Array), "quantised weights have kernels of their own"
+    m, (n, k) = rows_of(a), b.shape
+    product = Product(Matrix(a, k), Matrix(b, k), False, True, 1, m, n, k)
+    return _core(product, kernel_for(a.device, m), 1, request.out) is not None
 
 
 def _whole_units(product: Product) -> bool:

@@ -143,11 +143,11 @@ def fits(request: Request) -> bool:
         return False
     if by_lanes(a.device) and q.shape[1] // KINDS[q.kind].chunk > MAX_TURNS:
         return False
-    return 0 < rows_of(a) <= rows_at_once(a.device) or _on_cores(request)
+    return 0 < rows_of(a) <= rows_at_once(a.device) or on_cores(request)
 
 
-def _on_cores(request: Request) -> bool:
-    """Say whether matrix cores make it."""
+def on_cores(request: Request) -> bool:
+    """Say whether matrix cores make the product of a request."""
     q = request.b
     assert isinstance(q, Quantized), "it was looked at"
     rows = request.a.reshape(rows_of(request.a), request.a.shape[-1])
@@ -161,9 +161,9 @@ def record(call: Call, request: Request) -> None:
     ends = (x for piece in q.pieces for x in (piece.first, q.shape[0]))
     direct = out.dtype.itemsize == 4 or (writable_in_place(out) and not any(x % 2 for x in ends))
     target = out if direct else call.temporary(out.shape, dtypes.float32)
-    on_cores = _on_cores(request)
+    by_cores = on_cores(request)
     for piece in q.pieces:
-        dispatch(call, replace(request, out=target), q.kind, piece, on_cores=on_cores)
+        dispatch(call, replace(request, out=target), q.kind, piece, on_cores=by_cores)
     landing.land(call, target, out)
 
 

@@ -40,6 +40,8 @@ def fits(request: Request) -> bool:
         return False
     if out.dtype.itemsize == 2 and (out.shape[-1] % 2 or not writable(out)):
         return False
+    if fold.norm is None and _on_cores(request):
+        return False  # what a gate of its own takes is less than what they save
     if isinstance(b, Quantized):
         one = len(b.pieces) == 1 and b.pieces[0].rows == columns
         if few.by_lanes(device):
@@ -53,6 +55,11 @@ def fits(request: Request) -> bool:
     nbytes = columns * k * b.dtype.itemsize // groups
     units = occupancy.units_of(device.info)
     return occupancy.reading(groups, nbytes, m, columns, k, 1, units, device.limits.max_workgroup_count[2]).parts == 1
+
+
+def _on_cores(request: Request) -> bool:
+    """Say whether matrix cores make the product, which is faster."""
+    return few.on_cores(request) if isinstance(request.b, Quantized) else dense.on_cores(request)
 
 
 def record(call: Call, request: Request) -> None:

@@ -11,20 +11,25 @@ The stream is changed by sums only, which are the same bits on every rank: repli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from vkpar import dtypes, ops
 from vkpar.arrays.array import Array
 from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
+from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.rows.normed import Normed
+from vkpar.ops.tiles.cores import streams
 from vkpar.ops.tiles.matvec import MOST_ROWS
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.cut.sharding import shard
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.layers.moving import lent, only, sent
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, filled, missing, present, there
+
+
+_LEAST_ROUNDED: Final = 2
 
 
 class Linear(NamedTuple):
@@ -56,10 +61,11 @@ class Linear(NamedTuple):
         if x is None:
             raise missing(rank)
         many = x.shape[0] > MOST_ROWS
-        if many and isinstance(x, Normed):
+        rounds = many if self.inputs is None else many or _on_cores(self.weight[rank].device, self.inputs, x.shape[0])
+        if rounds and isinstance(x, Normed):
             x = x.array()
         dtype = None if out is not None else self.results if many else "float32"
-        if self.inputs is not None and isinstance(x, Array) and many and x.dtype != self.inputs:
+        if self.inputs is not None and isinstance(x, Array) and rounds and x.dtype != self.inputs:
             x = ops.cast(x, self.inputs)
         return ops.matmul(
             x,
@@ -71,6 +77,11 @@ class Linear(NamedTuple):
             residual=residual,
             out=out,
         )
+
+
+def _on_cores(device: Device, dtype: str, rows: int) -> bool:
+    """Say whether few rows are rounded as many are: matrix cores then make products at the rate of a single row's."""
+    return rows >= _LEAST_ROUNDED and streams(device.info, dtype) is not None
 
 
 def cut_by(
