@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.ops.tiles import matvec, occupancy, streamed
-from vkpar.ops.tiles.core_rates import FEW_STEPS, Few, Rates, measured
+from vkpar.ops.tiles.core_rates import FEW_STEPS, Few, Measured, Rates, measured
 from vkpar.ops.tiles.cores import PLAIN, Core, available, streams
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ class Choice(NamedTuple):
     parts: int
     k_part: int
     ns: float = 0.0
+
+
+def prepare(device: Device, dtype: str) -> Measured | None:
+    """Return what was measured of a device's kernels for operands of a type; None where matrix cores take none.
+
+    It is measured now if it was not: whoever captures products calls it before, since captures measure nothing.
+    """
+    cores = () if dtype == "float32" else available(device.info, dtype)
+    return measured(device, dtype, (*cores, PLAIN), streams=streams(device.info, dtype)) if cores else None
 
 
 def choose(
@@ -63,11 +72,10 @@ def choose(
         whole: rows of both operands are whole units of :mod:`vkpar.ops.tiles.streamed`, and the first one is not
         transposed.
     """
-    if dtype == "float32" or m == 1 or not (cores := available(device.info, dtype)):
+    found = prepare(device, dtype) if m > 1 else None
+    if found is None:
         return None
-    fragment = streams(device.info, dtype)
-    found = measured(device, dtype, (*cores, PLAIN), streams=fragment)
-    units = occupancy.units_of(device.info)
+    fragment, units = streams(device.info, dtype), occupancy.units_of(device.info)
     few = found.few[transpose_b] if found.few else None
     if few and whole and few.streamed and fragment:
         way = streamed.spread(device.info, m, n, k, batch, transpose_b=transpose_b, fragment=fragment)

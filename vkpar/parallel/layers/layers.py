@@ -11,7 +11,7 @@ The stream is changed by sums only, which are the same bits on every rank: repli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from vkpar import dtypes, ops
 from vkpar.arrays.array import Array
@@ -20,6 +20,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.rows.normed import Normed
+from vkpar.ops.tiles import choice
 from vkpar.ops.tiles.cores import streams
 from vkpar.ops.tiles.matvec import MOST_ROWS
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
@@ -29,9 +30,6 @@ from vkpar.parallel.layers.moving import lent, only, sent
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, filled, missing, present, there
 
 
-_LEAST_ROUNDED: Final = 2
-
-
 class Linear(NamedTuple):
     """A product with a part of a weight on each rank.
 
@@ -39,7 +37,8 @@ class Linear(NamedTuple):
         comm: the communicator.
         weight: by rank (outputs, inputs), float or quantised; None where a rank has nothing.
         bias: by rank (outputs,); None for none.
-        inputs: type that inputs of more than 8 rows are rounded to; None keeps theirs.
+        inputs: type that inputs of more than 8 rows are rounded to, of more than one where matrix cores take few;
+            None keeps theirs.
         results: type of the results of so many rows.
     """
 
@@ -56,15 +55,16 @@ class Linear(NamedTuple):
         residual: Array | None = None,
         out: Array | None = None,
         activation: str | None = None,
+        dtype: str | None = None,
     ) -> Array:
-        """Return ``activation(x @ weight.T + bias) + residual`` of a rank."""
+        """Return ``activation(x @ weight.T + bias) + residual`` of a rank, in ``out``, or of ``dtype`` where given."""
         if x is None:
             raise missing(rank)
-        many = x.shape[0] > MOST_ROWS
-        rounds = many if self.inputs is None else many or _on_cores(self.weight[rank].device, self.inputs, x.shape[0])
+        rounds = self._rounds(self.weight[rank].device, x.shape[0])
         if rounds and isinstance(x, Normed):
             x = x.array()
-        dtype = None if out is not None else self.results if many else "float32"
+        if dtype is None and out is None:
+            dtype = self.results if rounds else "float32"
         if self.inputs is not None and isinstance(x, Array) and rounds and x.dtype != self.inputs:
             x = ops.cast(x, self.inputs)
         return ops.matmul(
@@ -78,10 +78,17 @@ class Linear(NamedTuple):
             out=out,
         )
 
+    def prepare(self) -> None:
+        """Let devices measure which kernels make products of rounded rows; a capture would not."""
+        for part in self.weight:
+            if part is not None and self.inputs is not None:
+                choice.prepare(part.device, self.inputs)
 
-def _on_cores(device: Device, dtype: str, rows: int) -> bool:
-    """Say whether few rows are rounded as many are: matrix cores then make products at the rate of a single row's."""
-    return rows >= _LEAST_ROUNDED and streams(device.info, dtype) is not None
+    def _rounds(self, device: Device, rows: int) -> bool:
+        """Say whether so many rows are rounded: matrix cores make products of a few at the rate of a single row's."""
+        if rows > MOST_ROWS or self.inputs is None:
+            return rows > MOST_ROWS
+        return rows > 1 and streams(device.info, self.inputs) is not None
 
 
 def cut_by(
@@ -109,7 +116,7 @@ class ColumnParallelLinear:
         gather_output: give all columns to the ranks that had ``x``.
         root: the one rank that has ``x`` and is to have all columns, where processes cannot see it; see :meth:`lend`.
         inputs: type that inputs of more than 8 rows are rounded to before the product, such as ``"float16"``,
-            which matrix units take; None keeps theirs.
+            which matrix units take, and those of more than one where these take few; None keeps theirs.
         results: type of the results of so many rows.
 
     Raises:
@@ -143,6 +150,7 @@ class ColumnParallelLinear:
         self.linear = Linear(
             comm, self.weight.parts, [None] * comm.nranks if cut is None else cut.parts, inputs, results
         )
+        self.linear.prepare()
         self.gathers, self._root = gather_output, root
 
     def _as_weight(self, bias: Any) -> tuple[Sequence[Split] | None, Sequence[int]]:
@@ -168,12 +176,13 @@ class ColumnParallelLinear:
         given = sent(x, comm, self.weight.holders)
         made: Parts = [None] * comm.nranks
         for rank in ranks:
-            made[rank] = self.linear.on(rank, given[rank], activation=activation)
+            dtype = self._type_of(rows_of(given)) if self.gathers else None
+            made[rank] = self.linear.on(rank, given[rank], activation=activation, dtype=dtype)
         if not self.gathers:
             return made
         rows = rows_of(given)
-        shape, dtype = (rows, self.weight.shape[0]), dtypes.resolve(self._type_of(rows))
-        parts = Sharded(comm, shape, dtype, SPLIT, made, axis=1, segments=self.weight.segments)
+        shape, common = (rows, self.weight.shape[0]), dtypes.resolve(self._type_of(rows))
+        parts = Sharded(comm, shape, common, SPLIT, made, axis=1, segments=self.weight.segments)
         return list(parts.mirrored().parts)
 
     def lend(self, rows: int) -> None:
@@ -228,7 +237,7 @@ class ColumnParallelLinear:
 
     def _pieces(self, rank: int, x: Inputs) -> Sequence[Array | None]:
         """Return a rank's columns by range."""
-        part, found, start = self.linear.on(rank, x[rank]), [], 0
+        part, found, start = self.linear.on(rank, x[rank], dtype=self._type_of(rows_of(x))), [], 0
         for low, high in self._ranges(rank):
             found.append(part[:, start : start + high - low])
             start += high - low
@@ -289,6 +298,7 @@ class RowParallelLinear:
             device = rig.devices(comm)[ranks[0]]
             biases[ranks[0]] = None if device is None else device.array(values, dtype)
         self.linear = Linear(comm, self.weight.parts, biases, inputs)
+        self.linear.prepare()
         self._reduces = reduce
 
     def __call__(
