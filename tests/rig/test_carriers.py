@@ -312,7 +312,7 @@ def test_auto_goes_on_where_the_library_refuses_a_card(
 ) -> None:
     class Refuses:
         name = "CUDA"
-        masks = False
+        masks, alone = False, True
 
         def card(self, info: object) -> None:
             raise CudaError("CUDA_ERROR_DEVICE_UNAVAILABLE", "cuDevicePrimaryCtxRetain")

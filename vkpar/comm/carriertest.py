@@ -15,6 +15,7 @@ from vkpar.comm.rig.children import proof
 from vkpar.comm.rig.transports import peer
 from vkpar.device import Device, open_devices
 from vkpar.errors import CommunicatorError
+from vkpar.vulkan.peer import claims
 
 _COUNTS = (1000, 3_000_000)
 _ROUNDS = 3
@@ -25,6 +26,7 @@ def main(devices: Sequence[str], seed: int, nonce: str) -> None:
     with env.override(tuning="off"):
         for uuids in (list(devices), list(reversed(devices))):
             peer.trust(uuids)
+            claims.inherit(*uuids)
             opened = open_devices("&".join(uuids))
             with Communicator(opened, transport=peer.NAME) as comm:
                 for count in _COUNTS:

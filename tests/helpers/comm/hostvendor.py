@@ -127,7 +127,7 @@ class HostVendor:
         masks: waits take a mask, as HIP's do.
     """
 
-    name = "the host"
+    name, alone = "the host", False
 
     def __init__(self, masks: bool = False) -> None:
         self.masks = masks

@@ -23,6 +23,7 @@ from vkpar.vulkan.command import CommandBuffer, DescriptorPool
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import SLOTS
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
+from vkpar.vulkan.peer import claims
 from vkpar.vulkan.peer.vendor import Card, CardMemory, CopyStream, Vendor
 from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.pump.roads import Lane, Roads
@@ -105,7 +106,8 @@ class Carriers:
 
     Raises:
         OutOfMemoryError: a card has no room for the slots.
-        UnsupportedError: a card has no queue that copies beside those that wait.
+        UnsupportedError: a card has no queue that copies beside those that wait, or another process carries slots
+            from it.
         VulkanError: the vendor's library or a driver refuses, against what ``offer`` of the transport found.
     """
 
@@ -130,6 +132,8 @@ class Carriers:
             self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
             self._cards: dict[int, Card] = {}
             for rank in ranks:
+                if vendor.alone:
+                    self._of_rank[rank].enter_context(claims.claimed(devices[rank].info.device_uuid))
                 card = vendor.card(devices[rank].info)
                 assert card is not None, "the cards were found before"
                 self._cards[rank] = card

@@ -78,7 +78,7 @@ class Cuda:
     """
 
     name = NAME
-    masks = False
+    masks, alone = False, True
     _library, _declarations = "libcuda.so.1", DECLARATIONS
 
     def __init__(self) -> None:

@@ -77,11 +77,13 @@ class Vendor(Protocol):
         functions: addresses of what makes a context current, and the last one current again; and of what a stream
             takes: a wait for a word, a copy, the writing of a word.
         masks: the wait takes a mask of the word's bits, too.
+        alone: one process at a time may have streams of a card, see :mod:`vkpar.vulkan.peer.claims`.
     """
 
     name: str
     functions: tuple[int, ...]
     masks: bool
+    alone: bool
 
     def card(self, info: DeviceInfo) -> Card | None:
         """Return the card that a Vulkan device is; None where the library does not know it."""

@@ -18,7 +18,7 @@ from vkpar.comm.rig import children
 from vkpar.comm.rig.carriers import MOST_RANKS
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.machine.physical import DeviceInfo
-from vkpar.vulkan.peer import cuda, hip
+from vkpar.vulkan.peer import claims, cuda, hip
 from vkpar.vulkan.peer.vendor import Card, Vendor
 
 NAME = "peer"
@@ -44,7 +44,13 @@ def trust(uuids: Sequence[str]) -> None:
 def offer(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
     """Return the library whose copy engines carry slots between these ranks and its name, or None and the reason."""
     vendor, told = reach(ranks)
-    refusal = told if vendor is None else _self_test(ranks)
+    if vendor is None:
+        return None, told
+    try:
+        with claims.claimed(*(info.device_uuid for info in ranks if vendor.alone)):
+            refusal = _self_test(ranks)
+    except UnsupportedError as error:
+        return None, str(error)
     return (None, refusal) if refusal else (vendor, f"{told}, self-test passed")
 
 

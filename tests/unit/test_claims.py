@@ -1,0 +1,80 @@
+"""Cards whose slots one process carries are no other process's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from vkpar.errors import UnsupportedError
+from vkpar.vulkan.peer.claims import claimed
+
+_CHILD = """
+from vkpar.errors import UnsupportedError
+from vkpar.vulkan.peer import claims
+if {inherits}:
+    claims.inherit("a", "b")
+try:
+    with claims.claimed("a", "b"):
+        print("claimed")
+except UnsupportedError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def other(*, inherits: bool = False) -> str:
+    """Return what another process says that claims both cards."""
+    command = [sys.executable, "-c", _CHILD.format(inherits=inherits)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_one_process_has_a_card() -> None:
+    assert other() == "claimed"
+    with claimed("b"):
+        with claimed("b", "c"):  # a second communicator of the process
+            pass
+        assert other() == "another process carries slots between cards, of which b is one"
+    assert other() == "claimed"
+
+
+def test_what_was_claimed_before_a_refusal_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            _CHILD.format(inherits=False).replace('print("claimed")', 'print("has it", flush=True); input()'),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "has it\n"
+    with pytest.raises(UnsupportedError, match="of which b is one"), claimed("c", "b"):
+        pass
+    holder.communicate("\n")
+    with claimed("c", "b"):
+        assert other() == "another process carries slots between cards, of which b is one"
+
+
+def test_children_of_the_self_test_have_their_parents_cards() -> None:
+    with claimed("a", "b"):
+        assert other(inherits=True) == "claimed"
+
+
+def test_a_folder_that_takes_no_file_is_no_refusal(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "vkpar-a.lock").symlink_to(folder / "elsewhere")
+    with caplog.at_level("INFO", "vkpar"), claimed("a"):
+        assert "other processes may use the streams of card a" in caplog.text
+    assert not (folder / "elsewhere").exists()
