@@ -35,6 +35,28 @@ def force_few(put: Any) -> None:
     put(products, "kernel_for", lambda device, m: "matvec" if m <= 8 else "matmul_small")
     put(quantized_products, "rows_at_once", lambda device: 8)
     put(quantized_products, "by_lanes", lambda device: False)
+    put(folded, "_on_cores", lambda request: False)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_gate_is_apart_where_matrix_cores_make_the_product(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """A norm stays within; and one row is no work for matrix cores, whatever they take."""
+    if "SwiftShader" in device.name and not FULL:
+        pytest.skip("SwiftShader compiles each variant of these kernels for seconds; lavapipe runs them")
+    force_few(monkeypatch.setattr)
+    monkeypatch.setattr(folded, "_on_cores", lambda request: request.a.shape[0] > 1)
+    forget(device)
+    x, w, g = normal(rng, (rows, 64), "float16"), normal(rng, (48, 64), "float16", 0.1), normal(rng, 64, "float32")
+    a, b, exact = device.array(x), device.array(w), w.astype(np.float64)
+    apart, apart_operations = launched(device, lambda: vkpar.matmul(a, b, transpose_b=True, activation="swiglu"))
+    size = np.abs(x).astype(np.float64) @ np.abs(exact).T
+    check(apart, *gated(x.astype(np.float64) @ exact.T, gamma(66) * size))
+    before = vkpar.Normed(a, device.array(g), EPS)
+    _, operations = launched(device, lambda: vkpar.matmul(before, b, transpose_b=True, activation="swiglu"))
+    assert (apart_operations, operations) == (1 if rows == 1 else 2, 1)
+    forget(device)
 
 
 @pytest.fixture(params=["default", "few"])

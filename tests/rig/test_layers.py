@@ -21,8 +21,10 @@ from vkpar.parallel import (
     shard,
 )
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
+from vkpar.parallel.layers import layers
 from vkpar.parallel.layers.layers import Parts
 from vkpar.parallel.layers.moving import moved
+from vkpar.parallel.layers.norms import there
 from vkpar.testing import U, gamma
 
 pytestmark = pytest.mark.rig
@@ -228,3 +230,37 @@ def test_wrong_use(rig: Rig, rng: np.random.Generator) -> None:
         RowParallelLinear(rows, comm=comm)(x, [comm.devices[0].zeros((1, 8)), None])
     with pytest.raises(InvalidUsageError, match="that of the sum with a residual"):
         RowParallelLinear(rows, comm=comm)(x, norm=RMSNorm(np.ones(8), 1e-6, comm=comm))
+
+
+# ---- rounded inputs ----
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 9])
+@pytest.mark.parametrize("cores", [False, True])
+def test_few_rows_are_rounded_where_matrix_cores_take_them(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, rows: int, cores: bool
+) -> None:
+    """More than eight are always; halves of an eps above 1 tell."""
+    comm = rig("L")
+    if cores:
+        monkeypatch.setattr(layers, "streams", lambda info, dtype: "matrices")
+    first = ColumnParallelLinear(np.ones((6, 20), np.float16), comm=comm, inputs="float16", results="float16")
+    (made,) = first([comm.devices[0].full((rows, 20), 1 + 2**-12, "float32")])
+    assert made is not None
+    rounded = rows > 8 or (cores and rows > 1)
+    assert made.dtype == ("float16" if rounded else "float32")
+    assert (made.numpy() == (20 if rounded else 20 * (1 + 2**-12))).all()
+
+
+@pytest.mark.parametrize("rows", [3, 12])
+def test_what_goes_down_is_rounded_once(rig: Rig, rng: np.random.Generator, rows: int) -> None:
+    """Gates that give halves leave the bits that a cast of their results does."""
+    comm = rig("L")
+    wide, back = (rng.standard_normal(shape).astype(np.float16) for shape in ((48, 16), (16, 24)))
+    up = ColumnParallelLinear(wide, comm=comm, segments=(24, 24), inputs="float16")
+    down = RowParallelLinear(back, comm=comm, inputs="float16")
+    x = everywhere(comm, drawn(rng, rows, 16))
+    mlp = ParallelMLP([up], down)
+    inner, cast = mlp.inner(x, rounds=True), mlp.inner(x)
+    assert [str(there(part, 0).dtype) for part in (inner, cast)] == ["float16" if rows > 8 else "float32", "float32"]
+    np.testing.assert_array_equal(there(mlp(x)[0], 0).numpy(), there(down(cast)[0], 0).numpy())

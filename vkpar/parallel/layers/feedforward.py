@@ -48,25 +48,31 @@ class ParallelMLP:
         if gate not in _GATES:
             raise InvalidUsageError(f"gate is {' or '.join(_GATES)}, not {gate!r}")
         self._gate, self.post = gate, post
+        self._fuses = gate == "swiglu" and len(gate_up) == 1 and not gate_up[0].gathers
+        rounds = down.linear.inputs if isinstance(down, RowParallelLinear) else None
+        self._rounding = gate_up[0].giving(rounds) if self._fuses and rounds is not None else gate_up[0]
 
     def __call__(self, x: Inputs, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`."""
-        return self._down(self.inner(x), residual, norm, self.post)
+        return self._down(self.inner(x, rounds=True), residual, norm, self.post)
 
     def summed(self, x: Inputs) -> Parts:
         """Return the results on all ranks of a tensor split; see :meth:`RowParallelLinear.summed`."""
         assert isinstance(self._down, RowParallelLinear), "a row split sums nothing"
-        return self._down.summed(self.inner(x))
+        return self._down.summed(self.inner(x, rounds=True))
 
     def lend(self, rows: int) -> None:
         """Compute for a rank of another process, in its order; see :meth:`ColumnParallelLinear.lend`."""
         for layer in (*self._gate_up, self._down):
             layer.lend(rows)
 
-    def inner(self, x: Inputs) -> Parts:
-        """Return what goes back to the residual stream, before that, on the ranks that have parts of its width."""
-        if self._gate == "swiglu" and len(self._gate_up) == 1 and not self._gate_up[0].gathers:
-            return self._gate_up[0](x, "swiglu")
+    def inner(self, x: Inputs, *, rounds: bool = False) -> Parts:
+        """Return what goes back to the residual stream, before that, on the ranks that have parts of its width.
+
+        ``rounds``: as the last product takes it, where that rounds its rows.
+        """
+        if self._fuses:
+            return (self._rounding if rounds else self._gate_up[0])(x, "swiglu")
         made = [layer(x) for layer in self._gate_up]
         inner: Parts = [None] * len(x)
         for rank in present(made[0]):

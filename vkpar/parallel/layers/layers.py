@@ -11,6 +11,7 @@ The stream is changed by sums only, which are the same bits on every rank: repli
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from vkpar import dtypes, ops
@@ -39,7 +40,7 @@ class Linear(NamedTuple):
         bias: by rank (outputs,); None for none.
         inputs: type that inputs of more than 8 rows are rounded to, of more than one where matrix cores take few;
             None keeps theirs.
-        results: type of the results of so many rows.
+        results: type of the results of rows that are rounded.
     """
 
     comm: Communicator
@@ -117,7 +118,7 @@ class ColumnParallelLinear:
         root: the one rank that has ``x`` and is to have all columns, where processes cannot see it; see :meth:`lend`.
         inputs: type that inputs of more than 8 rows are rounded to before the product, such as ``"float16"``,
             which matrix units take, and those of more than one where these take few; None keeps theirs.
-        results: type of the results of so many rows.
+        results: type of the results of rows that are rounded; of so few, float32 where they are gathered.
 
     Raises:
         InvalidUsageError: a weight or bias that is split in another way.
@@ -184,6 +185,12 @@ class ColumnParallelLinear:
         shape, common = (rows, self.weight.shape[0]), dtypes.resolve(self._type_of(rows))
         parts = Sharded(comm, shape, common, SPLIT, made, axis=1, segments=self.weight.segments)
         return list(parts.mirrored().parts)
+
+    def giving(self, results: str) -> ColumnParallelLinear:
+        """Return the layer with another type of results of rows that are rounded."""
+        made = copy(self)
+        made.linear = self.linear._replace(results=results)
+        return made
 
     def lend(self, rows: int) -> None:
         """Compute this process' columns for ``root``, a rank of another one, which calls the layer with so many rows.
