@@ -14,7 +14,7 @@ import pytest
 from conftest import require
 
 import vkpar
-from vkpar import InvalidUsageError, UnsupportedError
+from vkpar import InvalidUsageError, UnsupportedError, env
 from vkpar.bench.decode import Shape
 from vkpar.bench.model import of_shape
 from vkpar.bench.model_weights import weights
@@ -62,6 +62,28 @@ def test_a_plan_of_a_rig(
     for options in ({"mode": "fast"}, {"context": 0}, {"batch": True}, {"ratios": [1]}, {"ratios": "slow"}):
         with pytest.raises(InvalidUsageError):
             plan(TINY, comm, **options)  # type: ignore[arg-type]
+
+
+def test_weights_of_a_kind_are_read_at_a_speed_of_their_own(
+    rig: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A plan takes that of the weights that its model has most of; each is measured once."""
+    device = rig("L").devices[0]
+    cache.forget()
+    with env.override(tuning="auto", cache_dir=str(tmp_path)):
+        found = {kind: speed.speeds([device], kind)[0] for kind in ("float16", "bfloat16", "q8_0", "q4_k", "iq4_nl")}
+        assert len(set(found.values())) == 5
+        assert speed.speeds([device]) == [found["float16"]]
+        assert len(list(tmp_path.iterdir())) == 5
+        asked: list[str] = []
+
+        def speeds(devices: list[vkpar.Device], kind: str) -> list[float]:
+            asked.append(kind)
+            return [1e9] * len(devices)
+
+        monkeypatch.setattr(speed, "speeds", speeds)
+        plan(replace(TINY, weights="q4_k", table="float16"), rig("LL"))
+    assert set(asked) == {"q4_k"}
 
 
 def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,9 +129,12 @@ def measured(spec: ModelSpec, comm: Rig) -> RigFacts:
     def op_seconds(own: Sequence[Device]) -> list[float]:
         return speed.levelled(own, [speed.op_seconds(device, spec.width) for device in own])
 
+    def speeds(own: Sequence[Device]) -> list[float]:
+        return speed.speeds(own, spec.weights)
+
     return replace(
         known_of(comm),
-        speeds=tuple(in_all(comm, "speeds of devices", speed.speeds)),
+        speeds=tuple(in_all(comm, "speeds of devices", speeds)),
         op_seconds=tuple(in_all(comm, "times of operations", op_seconds)),
         sum_seconds=seconds,
     )

@@ -21,6 +21,8 @@ from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph
 from vkpar.ops import cast, rms_norm
 from vkpar.ops.matmul.matmul import matmul
+from vkpar.ops.quantized.kinds import FORMATS, KINDS
+from vkpar.ops.quantized.weights import Quantized, quantized
 from vkpar.parallel.rates import cache
 
 _SHAPE_GPU: Final = (8192, 8192)  # 128 MiB of float16: more than the caches of the GPUs of 2026 hold
@@ -37,18 +39,22 @@ _LAUNCHES: Final = 5
 _ALIKE: Final = 1.05  # times the least: what equal devices are measured to differ by, from one moment to the next
 
 
-def speeds(devices: Sequence[Device]) -> list[float]:
-    """Return how many bytes of float16 weights a second each device reads in matrix-vector products.
+def speeds(devices: Sequence[Device], kind: str = "float16") -> list[float]:
+    """Return how many bytes of weights a second each device reads in matrix-vector products.
 
     Each physical device is measured once, alone; what it does is divided among the devices that were opened on it.
     Nothing else should run on them meanwhile. Devices of one model get the same speed: see :func:`levelled`.
 
+    Args:
+        devices: the devices.
+        kind: what the weights are stored in, a dtype or a quantised format: devices differ in what they make of blocks.
+
     Raises:
         InvalidUsageError: a device is closed.
-        OutOfMemoryError: no room for 128 MiB of weights (2 MiB on a CPU).
+        OutOfMemoryError: no room for 128 MiB of float16 weights (2 MiB on a CPU), or as many of another kind.
     """
     cards = [device.info.device_uuid for device in devices]
-    found = levelled(devices, [_alone(device) for device in devices])
+    found = levelled(devices, [_alone(device, kind) for device in devices])
     return [each / cards.count(card) for each, card in zip(found, cards, strict=True)]
 
 
@@ -69,8 +75,8 @@ def levelled(devices: Sequence[Device], measured: Sequence[float]) -> list[float
     return found
 
 
-def _alone(device: Device) -> float:
-    return cache.number("speed", cache.describe(device), partial(_speed, device), 1e3, 1e15)
+def _alone(device: Device, kind: str = "float16") -> float:
+    return cache.number("speed", {**cache.describe(device), "kind": kind}, partial(_speed, device, kind), 1e3, 1e15)
 
 
 def op_seconds(device: Device, width: int) -> float:
@@ -160,9 +166,10 @@ def _more(whole: float, without: float) -> float:
     return max(whole - without, whole / 20)
 
 
-def _speed(device: Device) -> float:
-    rows, columns = _SHAPE_CPU if device.info.is_cpu else _SHAPE_GPU
-    with device.zeros((rows, columns), "float16") as weight, device.zeros((1, columns), "float16") as row:
+def _speed(device: Device, kind: str) -> float:
+    shape = _SHAPE_CPU if device.info.is_cpu else _SHAPE_GPU
+    dtype = "float16" if kind in FORMATS else kind  # formats without products are decoded to that
+    with _matrix(device, shape, kind) as weight, device.zeros((1, shape[1]), dtype) as row:
         result = matmul(row, weight, transpose_b=True)
         device.synchronize()  # the kernel is compiled
         calls = _CALLS
@@ -180,6 +187,15 @@ def _speed(device: Device) -> float:
                 calls *= 4
 
         return weight.nbytes / max(settled([measure], [device])[0], 1e-12)
+
+
+def _matrix(device: Device, shape: tuple[int, int], kind: str) -> Array | Quantized:
+    """Return weights of a kind, all zeros."""
+    if kind not in KINDS:
+        return device.zeros(shape, "float16" if kind in FORMATS else kind)
+    rows, nbytes = shape[0], shape[1] // KINDS[kind].block * KINDS[kind].nbytes
+    with device.zeros((rows, nbytes), "uint8") as blocks:
+        return quantized(device, blocks, shape, kind)
 
 
 class _Weights:
