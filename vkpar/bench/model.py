@@ -23,6 +23,7 @@ from vkpar import env
 from vkpar.bench import model_plot, model_texts
 from vkpar.bench.decode import PRESETS, Shape
 from vkpar.bench.frame import frame, picture, table
+from vkpar.bench.measure import experts
 from vkpar.bench.model_presets import MODELS
 from vkpar.bench.model_rows import COLUMNS, Row, line_of
 from vkpar.bench.model_weights import KINDS, weights
@@ -68,6 +69,8 @@ class Options:
         sequences: how many texts at once, one or several numbers.
         repeat: runs, of which the medians count.
         halves: how prompts of tensor splits go through, each in rows of its own; see :attr:`Llama.halves`.
+        expert_sums: of mixtures in tensor splits, among :data:`experts.SUMS`: one after experts are added, or one
+            of each expert before.
         slow_links: how many times staged transfers read and write host memory; 1 for once.
         profile: say what a prompt spends in sums, too.
         plot: a file for a picture.
@@ -88,6 +91,7 @@ class Options:
     sequences: tuple[int, ...] = (1,)
     repeat: int = 3
     halves: tuple[str, ...] = (two_halves.AUTO,)
+    expert_sums: tuple[str, ...] = (experts.DELAYED,)
     slow_links: int = 1
     profile: bool = False
     plot: str | None = None
@@ -175,6 +179,7 @@ class Report(frame.Report):
             f"# Wrong elements    : {table.verdict(self.wrong())}",
             "# pp: a prompt's tokens a second; tg: tokens a second, one after the other, d: after so many others.",
             "# x: so many texts at once, all of whose tokens count.",
+            "# each: experts of a mixture are summed over the ranks before they are added, not after.",
             "# first(ms): of the first run, which makes pipelines and graphs; on GPUs others wait for clocks to rise.",
             "# #wrong: logits that are not finite, after each test.",
         ]
@@ -187,6 +192,7 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
         ("step", options.steps, STEPS),
         ("kind of weights", (options.weights,), KINDS),
         ("setting of halves", options.halves, two_halves.SETTINGS),
+        ("sum of experts", options.expert_sums, experts.SUMS),
     ):
         unknown = next((each for each in chosen if each not in known), None)
         if unknown is not None:
@@ -222,9 +228,11 @@ def _rows(report: Report, devices: Sequence[Device]) -> Iterator[Row]:
                     except UnsupportedError as error:
                         report.refused += [str(error)] * (str(error) not in report.refused)
                         continue
-                    taken = {**found.as_dict(), "split": mode, "wire": wire, "held": [], "sums": None}
-                    report.plans.append(taken)
-                    yield from _split(report, made, comm, found, _Named(mode, ratios, wire), taken)
+                    for sums in experts.sums_of(report.model, found.mode, options.expert_sums):
+                        taken = {**found.as_dict(), "split": mode, "wire": wire, "held": [], "sums": None}
+                        report.plans.append({**taken, "expert_sums": sums})
+                        named = _Named(mode, ratios, wire, sums)
+                        yield from _split(report, made, comm, found, named, report.plans[-1])
     if options.plot is not None and report.rows:
         model_plot.draw(report.as_dict(), options.plot)
 
@@ -245,6 +253,7 @@ class _Named:
     split: str
     ratios: str
     wire: str
+    expert_sums: str = experts.DELAYED
 
 
 def _split(
@@ -254,7 +263,10 @@ def _split(
     options, config, devices = report.options, report.model, comm.devices
     before = _arrays(devices)
     name = named.split if named.split != "auto" else f"auto:{found.mode}"
+    name += f":{named.expert_sums}" * (named.expert_sums != experts.DELAYED)
     with Llama(config, made, comm, found.placement, context=options.context, sequences=found.batch) as model:
+        if named.expert_sums == experts.EACH:
+            experts.sum_each(model)
         model.plan = found
         if found.batch > 1:
             for depth in options.depths or ():
@@ -323,6 +335,7 @@ def _held_lines(found: dict[str, Any]) -> Iterator[str]:
     split = found["mode"] if found["split"] == found["mode"] else f"{found['split']} ({found['mode']})"
     name = f"{split}, ratios {':'.join(f'{ratio:.3g}' for ratio in found['ratios'])}, wire {found['wire']}"
     name += f", {found['batch']} texts" * (found["batch"] > 1)
+    name += ", a sum an expert" * (found["expert_sums"] == experts.EACH)
     held = [
         (units(nbytes), units(rank["total"]))
         for nbytes, rank in zip(found["held"], found["memory"], strict=False)
