@@ -64,7 +64,7 @@ def test_every_split_has_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
 def test_several_texts_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     status, found = run_json(capsys, *command("--splits", "single,tensor", "--sequences", "1,3", "--wires", "f32"))
     assert (status, found["wrong"]) == (0, 0)
-    tests = ["pp12", "tg3 @ d0", "tg3 @ d9", "tg3 x3 @ d0", "tg3 x3 @ d9"]
+    tests = ["pp12", "tg3 @ d0", "tg3 @ d9", "pp12 x3", "tg3 x3 @ d0", "tg3 x3 @ d9"]
     assert [row["test"] for row in found["rows"]] == tests * 2
     assert [plan["batch"] for plan in found["plans"]] == [1, 3] * 2
     one, three = (plan["memory"][0]["cache"] for plan in found["plans"][:2])

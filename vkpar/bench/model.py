@@ -39,6 +39,7 @@ from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.loading import cache_type, check_sequences
 from vkpar.parallel.models.opening import ModelFile
+from vkpar.parallel.models.texts import Texts
 from vkpar.parallel.plan.placing import MODES
 from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.report import Plan
@@ -66,7 +67,7 @@ class Options:
         wires: how float32 crosses links.
         steps: among :data:`STEPS`.
         prompts: tokens of prompts; ``tokens`` that are made after ``depths`` tokens. None for what suits the devices.
-        sequences: how many texts at once, one or several numbers.
+        sequences: how many texts at once, one or several numbers. Prompts of several join one after the other.
         repeat: runs, of which the medians count.
         halves: how prompts of tensor splits go through, each in rows of its own; see :attr:`Llama.halves`.
         expert_sums: of mixtures in tensor splits, among :data:`experts.SUMS`: one after experts are added, or one
@@ -229,9 +230,9 @@ def _rows(report: Report, devices: Sequence[Device]) -> Iterator[Row]:
                         report.refused += [str(error)] * (str(error) not in report.refused)
                         continue
                     for sums in experts.sums_of(report.model, found.mode, options.expert_sums):
-                        taken = {**found.as_dict(), "split": mode, "wire": wire, "held": [], "sums": None}
-                        report.plans.append({**taken, "expert_sums": sums})
                         named = _Named(mode, ratios, wire, sums)
+                        taken = {**found.as_dict(), "split": mode, "wire": wire, "expert_sums": sums}
+                        report.plans.append({**taken, "held": [], "sums": None})
                         yield from _split(report, made, comm, found, named, report.plans[-1])
     if options.plot is not None and report.rows:
         model_plot.draw(report.as_dict(), options.plot)
@@ -269,6 +270,12 @@ def _split(
             experts.sum_each(model)
         model.plan = found
         if found.batch > 1:
+            for count in options.prompts or ():
+                with Texts(model) as texts:
+                    times = _times(partial(model_texts.prompts, texts, count), devices, options.repeat)
+                    texts.step()
+                    test, tokens = f"pp{count} x{found.batch}", count * found.batch
+                    yield _row(name, named, "-", test, tokens, times, texts.logits())
             for depth in options.depths or ():
                 test = f"tg{options.tokens} x{found.batch} @ d{depth}"
                 tokens = options.tokens * found.batch

@@ -19,6 +19,16 @@ def joined(model: Llama, depth: int, count: int) -> Iterator[Texts]:
         yield texts
 
 
+def prompts(texts: Texts, count: int) -> float:
+    """Return the seconds until as many texts as there is room for have joined, each with so many tokens."""
+    for text in texts.joined:
+        texts.leave(text)
+    start = time.perf_counter()
+    while texts.free:
+        texts.join([1] * count, 2)
+    return time.perf_counter() - start
+
+
 def tokens(texts: Texts, count: int) -> float:
     """Return the seconds of so many tokens of each text, behind its first one."""
     for text in texts.joined:

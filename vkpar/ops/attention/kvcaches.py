@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vkpar.device import Device
 
 _ROWS: Final = 16  # each has a multiple of so many: then all begin at offsets that devices bind, of 256 bytes at most
+_MOVED: Final = 256  # rows are moved in multiples of so many: what was recorded for some serves others
 
 
 def room_of(tokens: int, sequences: int) -> int:
@@ -72,6 +73,12 @@ class KVCaches(KVCache):
             made._hold(self._rows[0][number], self._rows[1][number])
             self._alone[number] = made
         return self._alone[number]
+
+    def move(self, source: int, target: int, tokens: int) -> None:
+        """Copy the keys and values of a text's first tokens, so many and maybe more, to another text's place."""
+        count = min(-(-tokens // _MOVED) * _MOVED, self.tokens)
+        for rows in self._rows:
+            rows[target, :, :count].copy_from(rows[source, :, :count])
 
     def close(self) -> None:
         """Give the memory back once the work submitted so far is done; a second call does nothing."""

@@ -63,6 +63,13 @@ class KVCache(Unpickled):
         """Return by layer and rank the cache of one text."""
         return [[None if cache is None else cache.sequence(sequence) for cache in row] for row in self.together]
 
+    def move(self, source: int, target: int, tokens: int) -> None:
+        """Copy the keys and values of a text's first tokens, so many and maybe more, to another text's place."""
+        for row in self.together:
+            for cache in row:
+                if cache is not None:
+                    cache.move(source, target, tokens)
+
     def close(self) -> None:
         """Give the memory back once the work on it is done; a second call does nothing."""
         for row in self.together:
