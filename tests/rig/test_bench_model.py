@@ -80,6 +80,16 @@ def test_prompts_of_tensor_splits_in_halves_have_rows_of_their_own(capsys: pytes
     assert prompts == [("layer", "-"), ("tensor", "-"), ("tensor", "halves")]
 
 
+def test_more_tokens_than_windows_are_kept_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was there before them is run again in each turn."""
+    tiny.write_folder(tmp_path, replace(tiny.SIZES, window=5, vocabulary=128))
+    options = ["--config", str(tmp_path / "config.json"), "--splits", "single", "--sequences", "1,2"]
+    found = run_json(capsys, *command(*options, "--prompts", "9", "--depths", "500", "--tokens", "60"))[1]
+    assert found["wrong"] == 0
+    tests = ["pp9", "tg60 @ d500", "pp9 x2", "tg60 x2 @ d500"]
+    assert [row["test"] for row in found["rows"]] == tests
+
+
 MIXTURE = replace(tiny.SIZES, family="qwen3moe", vocabulary=128, intermediate=32, experts=8, active=3, head_dim=32)
 Rig = Callable[..., vkpar.Communicator]
 

@@ -133,6 +133,39 @@ def test_each_text_gets_what_it_gets_alone(
         assert list(Generation(model, PROMPTS[0], STEPS)) == expected[0], "the model's own text, by its own step"
 
 
+@pytest.mark.parametrize(
+    ("name", "letters", "mode"),
+    [("window", "LS", "tensor"), ("gemma3", "LL", "layer"), pytest.param("gemma3", "LS", "tensor", marks=RARE)],
+)
+def test_windows_of_texts_keep_the_latest_keys_alone(
+    rig: Any, one: int, monkeypatch: pytest.MonkeyPatch, name: str, letters: str, mode: str
+) -> None:
+    """Each text's are moved to the front when its own are full, wherever it lies."""
+    monkeypatch.setattr(kvcaches, "_MOVED", 1)
+    numbers, steps, moved = (7, 0, 5), 43, []
+    shift = kvcaches.KVCaches.shift
+    monkeypatch.setattr(kvcaches.KVCaches, "shift", lambda *given: moved.append(given[1]) or shift(*given))
+    with model_of(rig(letters, wire="f32"), name, mode, (1, 1), 2, batch=4) as model:
+        prompts = [PROMPTS[number] for number in numbers]
+        generation = Generation(model, prompts, steps, [sampling_of(number) for number in numbers])
+        list(generation)
+        assert generation.tokens == [alone(one, name, number, steps) for number in numbers]
+        assert set(moved) == {0, 1}
+        with Texts(model) as several:
+            text = several.join(PROMPTS[7], steps)
+            for _ in several.steps(8):
+                pass
+            while text.left > 1:
+                several.step()
+            with pytest.raises(InvalidUsageError, match="has a window of tokens whose keys are kept no longer"):
+                several.rewind(text, 2)
+            tokens = list(text.tokens)
+            several.rewind(text, len(tokens) - 7)
+            while several.joined:
+                several.step()
+            assert text.tokens == alone(one, name, 7, steps)
+
+
 SELDOM = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_1", "q5_k", "q6_k", "q5_k_m")  # others are alike
 KINDS = [pytest.param(kind, marks=RARE if kind in SELDOM else ()) for kind in tiny.FILES]
 

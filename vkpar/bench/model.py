@@ -288,15 +288,8 @@ def _split(
             for halves in _halves(model, options):
                 model.halves = halves
                 times = _times(partial(_prompt, model, count), devices, options.repeat)
-                yield _row(
-                    name,
-                    named,
-                    "halves" if model.in_halves(count) else "-",
-                    f"pp{count}",
-                    count,
-                    times,
-                    model.next_logits(),
-                )
+                step = "halves" if model.in_halves(count) else "-"
+                yield _row(name, named, step, f"pp{count}", count, times, model.next_logits())
         model.halves = two_halves.AUTO
         for step in options.steps:
             for depth in options.depths or ():
@@ -386,7 +379,11 @@ def _prompt(model: Llama, count: int) -> float:
 
 def _tokens(model: Llama, depth: int, count: int, step: str) -> float:
     """Return the seconds of tokens one after the other."""
-    model.rewind(depth)
+    try:
+        model.rewind(depth)
+    except InvalidUsageError:  # more tokens than windows are kept for
+        model.rewind()
+        model.prefill([1] * depth)
     start = time.perf_counter()
     for number in range(count):
         token = None if number else 1

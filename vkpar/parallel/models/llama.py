@@ -102,7 +102,8 @@ class Llama(Closable, Unpickled):
             loading.cache_type(config, tensors, rig.everywhere(comm), dtype) if cache_dtype == "auto" else cache_dtype
         )
         counts = [heads.kv_counts for heads in placement.heads]
-        self._cache = KVCache(comm, context, counts, config.head_dim, kept, sequences)
+        windows = [config.window if config.slides(block) else None for block in range(config.layers)]
+        self._cache = KVCache(comm, context, counts, config.head_dim, kept, sequences, windows, batch)
         self.root = self._head.weight.holders[0] if placement.ratios is None else placement.streams[-1][0]
         self._tokens = rig.by_rank(comm, [device.zeros(1, "uint32") for device in comm.devices])
         self._here = self.root if self.root in comm.local_ranks else comm.local_ranks[0]  # where tokens are read
@@ -169,10 +170,11 @@ class Llama(Closable, Unpickled):
         """Forget all tokens from ``length`` on; a prompt or a given token comes next where any are forgotten.
 
         Raises:
-            InvalidUsageError: more tokens than there are.
+            InvalidUsageError: more tokens than there are; or windows of these go back beyond what is kept.
         """
         if not 0 <= length <= self._length:
             raise InvalidUsageError(f"{self._length} tokens are kept; {length} cannot be left of them")
+        self._cache.check_rewind(0, length)
         if length < self._length:
             self._logits = None  # they were of tokens that are forgotten
         self._length = length
@@ -207,6 +209,7 @@ class Llama(Closable, Unpickled):
         for start in range(0, len(ids), most):
             chunk = ids[start : start + most]
             places = np.arange(self._length, self._length + len(chunk), dtype=np.uint32)
+            self._cache.make_room(0, self._length, len(chunk))
             normed = self._pieces.run(self._through, chunk, places)
             self._length += len(chunk)
             if logits:
@@ -256,6 +259,7 @@ class Llama(Closable, Unpickled):
             raise InvalidUsageError(f"there is room for {self.context} tokens, and all of it is taken")
         if self._graph is None:
             self._capture()
+        self._cache.make_room(0, self._length, 1)
         self._graph.launch(position=self._length)
         self._logits = self._step_logits
         self._length += 1
@@ -267,6 +271,7 @@ class Llama(Closable, Unpickled):
     def replicas(self, tokens: Iterable[int]) -> list[NDArray[np.float32]]:
         """Return the residual stream's norm after ``tokens`` on each rank that has it, without keeping the tokens."""
         ids, kept = self._checked(tokens), self._length
+        self._cache.make_room(0, kept, len(ids))
         places = np.arange(kept, kept + len(ids), dtype=np.uint32)
         devices = self.comm.devices
         given = ([device.array(values) for device in devices] for values in (ids, places))

@@ -234,11 +234,13 @@ class Texts(Closable, Unpickled):
         """Forget the tokens of a text after the first ``count`` of those that were made.
 
         Raises:
-            InvalidUsageError: it has ended, or is none of these texts; no token would be left, or there are fewer.
+            InvalidUsageError: it has ended, or is none of these texts; no token would be left, or there are fewer;
+                windows go back beyond what is kept.
         """
         self._check_joined(text)
         if not 1 <= count <= len(text.tokens):
             raise InvalidUsageError(f"of {len(text.tokens)} tokens that were made, {count} cannot be left")
+        self._model._cache.check_rewind(text.sequence, text.count + count - 1)
         del text.tokens[count:]
         self._changed = True
 
@@ -328,6 +330,8 @@ class Texts(Closable, Unpickled):
         if changed or not all(text.sampling.greedy for text in texts):
             step.write(step.tokens, {text.sequence: text.tokens[-1] for text in texts})
         self._changed = False
+        for text in texts:
+            self._model._cache.make_room(text.sequence, text.position, count)
         step.launch(count)
 
     def _read_logits(self, latest: NDArray[Any]) -> dict[int, NDArray[np.float32]]:
