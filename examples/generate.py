@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 import vkpar
-from vkpar.parallel.models import SPLITS, Generation, Llama, ModelFile, Sampling, open_model, parse_ids, tiny
+from vkpar.parallel.models import SPLITS, Generation, Llama, ModelFile, Sampling, Texts, open_model, parse_ids, tiny
 from vkpar.parallel.models.generating import graph, read_prompts, room_for, summary
 from vkpar.parallel.models.loading import MOST_SEQUENCES
 from vkpar.vulkan.machine.selector import default, select
@@ -156,7 +156,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             np.save(options.logits, model.prefill(prompt, logits=True))
             model.rewind()
         if several:
-            list(Generation(model, prompt, min(steps, 2)))  # makes pipelines
+            with Texts(model) as texts:
+                texts.warm_up(max(map(len, prompt)))
         else:
             model.warm_up(len(prompt))
         generation = Generation(model, prompt, steps, sampling, () if options.ignore_end else file.config.stops)

@@ -10,6 +10,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint C_TYPE = 0;      // of the cache
 layout(constant_id = 1) const bool WIDE = false;    // rows of both begin at multiples of 4
 layout(constant_id = 2) const uint V_TYPE = 0;
+layout(constant_id = 3) const bool BASED = false;   // the first row of a cache is not that of position 0
 
 ELEMENTS_IN(k, 0, K_TYPE, WIDE)
 ELEMENTS_IN(v, 1, V_TYPE, WIDE)
@@ -17,6 +18,7 @@ layout(set = 0, binding = 2, std430) readonly buffer Positions { uint position[]
 ELEMENTS_OUT(kc, 3, C_TYPE, true)
 ELEMENTS_OUT(vc, 4, C_TYPE, true)
 layout(set = 0, binding = 5, std430) buffer Length { uint tokens_held[]; };
+layout(set = 0, binding = 6, std430) readonly buffer Bases { uint base[]; };
 
 layout(push_constant) uniform Push {
     uint heads;
@@ -33,12 +35,14 @@ layout(push_constant) uniform Push {
     uint v_head;
     uint v_token;
     uint apart;     // rows of keys from a token's cache to the next one's; 0 where all go to one
+    uint b_first;
 } push;
 
 // Where a token is stored: not below `room` where that is nowhere.
 uint place_of(uint token) {
     uint first = position[push.p_first + token * push.each];
-    return first >= push.room ? first : first + token * (1u - push.each);
+    uint place = max(first, first + token * (1u - push.each));  // past the last number there is none
+    return BASED ? place - base[push.b_first + (push.apart > 0u ? token : 0u)] : place;
 }
 
 void main() {

@@ -14,6 +14,7 @@ layout(constant_id = 0) const bool NEOX = false;    // pairs are half the turned
 layout(constant_id = 1) const uint C_TYPE = 0;      // of the cache
 layout(constant_id = 2) const bool X_WIDE = false;  // rows of x begin at multiples of 4
 layout(constant_id = 3) const bool Q_WIDE = false;
+layout(constant_id = 4) const bool BASED = false;   // the first row of a cache is not that of position 0
 
 ELEMENTS_IN(x, 0, X_TYPE, X_WIDE)
 layout(set = 0, binding = 1, std430) readonly buffer Positions { uint position[]; };
@@ -21,6 +22,7 @@ ELEMENTS_OUT(q, 3, X_TYPE, Q_WIDE)
 ELEMENTS_OUT(kc, 4, C_TYPE, true)
 ELEMENTS_OUT(vc, 5, C_TYPE, true)
 layout(set = 0, binding = 6, std430) buffer Length { uint tokens_held[]; };
+layout(set = 0, binding = 7, std430) readonly buffer Bases { uint base[]; };
 
 layout(push_constant) uniform Push {
     uint heads;     // of queries
@@ -38,7 +40,14 @@ layout(push_constant) uniform Push {
     uint q_token;
     uint p_first;
     uint apart;     // rows of keys from a token's cache to the next one's; 0 where all go to one
+    uint b_first;
 } push;
+
+// Where a token is stored: not below `room` where that is nowhere.
+uint row_of(uint token) {
+    uint place = position[push.p_first + token];
+    return BASED ? place - base[push.b_first + (push.apart > 0u ? token : 0u)] : place;
+}
 
 // Where the four elements of a unit lie in their head: the first two, and the others.
 uvec2 places(uint unit) {
@@ -75,7 +84,7 @@ void main() {
     uint unit = i % units, token = i / units % push.tokens, head = i / units / push.tokens;
     uint keys = push.heads, values = push.heads + push.kv_heads;
     if (unit == 0u && head == 0u && (push.apart > 0u || token + 1u == push.tokens)) {
-        tokens_held[push.apart > 0u ? token : 0u] = min(position[push.p_first + token], push.room - 1u) + 1u;
+        tokens_held[push.apart > 0u ? token : 0u] = min(row_of(token), push.room - 1u) + 1u;
     }
     if (head >= values + push.kv_heads) {
         return;
@@ -94,8 +103,8 @@ void main() {
     if (head < keys) {
         uint target = push.q_first + head * push.q_head + token * push.q_token;
         STORE(q, target, at, x)
-    } else if (place < push.room) {
-        uint row = token * push.apart + (head - (head < values ? keys : values)) * push.room + place;
+    } else if (row_of(token) < push.room) {
+        uint row = token * push.apart + (head - (head < values ? keys : values)) * push.room + row_of(token);
         if (head < values) {
             x = x_unpack4(q_pack4(floatBitsToUint(x)));
             STORE(kc, row * push.pitch, at, x)

@@ -7,7 +7,7 @@ import pytest
 from helpers.ops.elements import FLOATS, normal, values_of
 
 import vkpar
-from vkpar.ops.attention.kvcaches import KVCaches, room_of
+from vkpar.ops.attention.kvcaches import KVCaches, room_of, rows_of
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(3)]
 
@@ -66,6 +66,51 @@ def test_rooms(device: vkpar.Device) -> None:
                 np.testing.assert_array_equal(each.numpy(), expected)
         assert caches.closed
         caches.close()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), HEADS)
+def test_rows_from_a_base_on(
+    device: vkpar.Device, rng: np.random.Generator, heads: int, kv_heads: int, width: int, dtype: str
+) -> None:
+    """Positions turn as ever; rows lie as many places before, those before the first and behind the last nowhere."""
+    columns, bases = (heads + 2 * kv_heads) * width, np.array([0, 40, 7], np.uint32)
+    whole = KVCaches(device, 3, kv_heads, 64, width, dtype)
+    based = KVCaches(device, 3, kv_heads, 16, width, dtype, device.array(bases))
+    places = bases + np.array([3, 0, 20], np.uint32)  # the last one has no row
+    x = device.array(normal(rng, (3, columns), "float32"))
+    made = [cache.rope_append(x, device.array(places)).numpy() for cache in (whole, based)]
+    np.testing.assert_array_equal(*made)
+    prompt = device.array(normal(rng, (5, columns), "float32"))
+    rows = prompt[:, : 2 * kv_heads * width].reshape(5, 2 * kv_heads, width).transpose(1, 0, 2)
+    for cache in (whole, based):
+        cache.sequence(1).rope_append(prompt, device.arange(45, 50, dtype="uint32"))
+        cache.sequence(2).append(rows[:kv_heads], rows[kv_heads:], device.array([5], "uint32"))  # two rows before
+        cache.sequence(0).append(rows[:kv_heads], rows[kv_heads:], device.array([5], "uint32"))
+    for one, other in ((whole.k, based.k), (whole.v, based.v)):
+        wanted, found = values_of(one.contiguous()), values_of(other.contiguous())
+        for number, base in enumerate(bases):
+            np.testing.assert_array_equal(found[number], wanted[number, :, base : base + 16])
+    assert based.length.tolist() == [4, 1, 16]
+    assert [based.sequence(number).length.item() for number in range(2)] == [10, 10]
+    before = values_of(based.k.contiguous())
+    based.shift(1, 5, 5)
+    moved = before.copy()
+    moved[1, :, :5] = before[1, :, 5:10]
+    np.testing.assert_array_equal(values_of(based.k.contiguous()), moved)
+    based.move(1, 2, 4)
+    moved[2] = moved[1]
+    np.testing.assert_array_equal(values_of(based.k.contiguous()), moved)
+
+
+def test_rows_of_windows() -> None:
+    assert [rows_of(*each) for each in ((100, 1, None, 7), (100, 1, 20, 30), (60, 1, 20, 30), (100, 2, 20, 30))] == [
+        100,
+        70,
+        60,
+        80,
+    ]
+    assert rows_of(1000, 1, 1, 1) == 1 + 16 + 16, "some tokens may be forgotten, some launches are under way"
 
 
 def test_refused(device: vkpar.Device) -> None:

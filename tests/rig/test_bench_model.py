@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +13,18 @@ import pytest
 from conftest import require
 from helpers.process.benching import run_json
 
+import vkpar
 from vkpar import InvalidUsageError
 from vkpar.bench import model, model_weights
 from vkpar.bench.decode import PRESETS
 from vkpar.bench.frame import picture
+from vkpar.bench.measure.experts import SumsOfEach, sum_each
 from vkpar.cli import main as cli
+from vkpar.ops.experts import few
 from vkpar.ops.quantized.kinds import KINDS, MIXES
-from vkpar.parallel.models import tiny
+from vkpar.parallel import MixtureOfExperts, Split, spec_of
+from vkpar.parallel.models import Generation, Llama, tiny
+from vkpar.parallel.plan.placing import place
 
 pytestmark = pytest.mark.rig
 
@@ -56,7 +64,7 @@ def test_every_split_has_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
 def test_several_texts_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     status, found = run_json(capsys, *command("--splits", "single,tensor", "--sequences", "1,3", "--wires", "f32"))
     assert (status, found["wrong"]) == (0, 0)
-    tests = ["pp12", "tg3 @ d0", "tg3 @ d9", "tg3 x3 @ d0", "tg3 x3 @ d9"]
+    tests = ["pp12", "tg3 @ d0", "tg3 @ d9", "pp12 x3", "tg3 x3 @ d0", "tg3 x3 @ d9"]
     assert [row["test"] for row in found["rows"]] == tests * 2
     assert [plan["batch"] for plan in found["plans"]] == [1, 3] * 2
     one, three = (plan["memory"][0]["cache"] for plan in found["plans"][:2])
@@ -70,6 +78,74 @@ def test_prompts_of_tensor_splits_in_halves_have_rows_of_their_own(capsys: pytes
     assert (status, found["wrong"]) == (0, 0)
     prompts = [(row["split"], row["step"]) for row in found["rows"] if row["test"] == "pp12"]
     assert prompts == [("layer", "-"), ("tensor", "-"), ("tensor", "halves")]
+
+
+def test_more_tokens_than_windows_are_kept_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was there before them is run again in each turn."""
+    tiny.write_folder(tmp_path, replace(tiny.SIZES, window=5, vocabulary=128))
+    options = ["--config", str(tmp_path / "config.json"), "--splits", "single", "--sequences", "1,2"]
+    found = run_json(capsys, *command(*options, "--prompts", "9", "--depths", "500", "--tokens", "60"))[1]
+    assert found["wrong"] == 0
+    tests = ["pp9", "tg60 @ d500", "pp9 x2", "tg60 x2 @ d500"]
+    assert [row["test"] for row in found["rows"]] == tests
+
+
+MIXTURE = replace(tiny.SIZES, family="qwen3moe", vocabulary=128, intermediate=32, experts=8, active=3, head_dim=32)
+Rig = Callable[..., vkpar.Communicator]
+
+
+def test_sums_of_each_expert_have_rows_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny.write_folder(tmp_path, MIXTURE)
+    options = ["--config", str(tmp_path / "config.json"), "--splits", "layer,tensor,expert", "--expert-sums"]
+    status, found = run_json(capsys, *command(*options, "delayed,each", "--depths", "0"))
+    assert (status, found["wrong"]) == (0, 0)
+    assert [row["split"] for row in found["rows"]] == [
+        name for name in ("layer", "tensor", "tensor:each", "expert") for _ in ("pp12", "tg3 @ d0")
+    ]
+    assert [plan["expert_sums"] for plan in found["plans"]] == ["delayed", "delayed", "each", "delayed"]
+    with pytest.raises(InvalidUsageError, match="no sum of experts 'twice'"):
+        model.start(model.Options(expert_sums=("twice",)), ExitStack())
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize(("letters", "shares"), [("LS", (16, 8)), ("LLL", (8, 0, 16)), ("L", (24,))])
+@pytest.mark.parametrize("are_few", [False, True])
+def test_sums_of_each_expert_are_those_of_all(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, rows: int, letters: str, shares: tuple[int, ...], are_few: bool
+) -> None:
+    """Exactly, of whole numbers: two experts of five weigh a half each, and gates are so large that they are open."""
+    monkeypatch.setattr(few, "usable_on", lambda device: are_few)
+    rng, comm = np.random.default_rng(rows), rig(letters, wire="f32")
+    gate, up = rng.integers(0, 3, (5, 24, 16)), rng.integers(-2, 3, (5, 24, 16))
+    gate[..., -1] += 64
+    down, router = rng.integers(-1, 2, (5, 16, 24)), np.eye(5, 16)
+    x = rng.integers(0, 4, (rows, 16))
+    chosen = np.stack([rng.choice(5, 2, replace=False) for _ in range(rows)])
+    x[:, :5], x[:, -1] = 0, 1
+    np.put_along_axis(x, chosen, 8, axis=1)
+    wanted = [
+        sum(down[e] @ ((gate[e] @ row) * (up[e] @ row)) / 2 for e in own) for row, own in zip(x, chosen, strict=True)
+    ]
+    weights = (each.astype(np.float32) for each in (gate, up, down))
+    experts = MixtureOfExperts.cut(*weights, comm=comm, width=Split.of(shares))
+    mixture = MixtureOfExperts(router.astype(np.float32), experts, comm=comm, active=2)
+    for block in (mixture, SumsOfEach(mixture)):
+        for part in block.summed([device.array(x.astype(np.float32)) for device in comm.devices]):
+            assert part is not None
+            assert np.array_equal(part.numpy(), np.array(wanted)), type(block)
+
+
+@pytest.mark.parametrize("are_few", [False, True])
+def test_sums_of_each_expert_give_the_same_tokens(rig: Rig, monkeypatch: pytest.MonkeyPatch, are_few: bool) -> None:
+    monkeypatch.setattr(few, "usable_on", lambda device: are_few)
+    placement, found = place(spec_of(MIXTURE), "tensor", [Fraction(1), Fraction(1)]), []
+    for changed in (False, True):
+        with Llama(MIXTURE, tiny.weights(MIXTURE), rig("LS", wire="f32"), placement, context=40) as decoder:
+            if changed:
+                sum_each(decoder)
+            found.append([*Generation(decoder, range(12), 20)])
+            assert any(isinstance(block.forward, SumsOfEach) for block in decoder._blocks) == changed
+    assert found[0] == found[1]
 
 
 def test_it_prints_a_table_of_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -229,6 +229,72 @@ def test_a_text_in_turns_is_that_of_one_prompt(rig: Rig) -> None:
         assert model.stats().launches == 10
 
 
+@pytest.mark.parametrize(
+    ("name", "letters", "mode", "ratios"),
+    [
+        ("window", "LS", "tensor", (3, 1)),
+        ("window", "LLL", "layer", (1, 0, 1)),
+        ("gemma3", "LL", "tensor", (1, 1)),
+        pytest.param("gemma3", "L", "single", (1,), marks=RARE),
+        pytest.param("wide window", "LL", "row", (1, 1), marks=RARE),
+    ],
+)
+def test_windows_keep_the_latest_keys_alone(
+    rig: Rig, name: str, letters: str, mode: str, ratios: tuple[int, ...]
+) -> None:
+    """Where these are moved to the front many times: between pieces of prompts, and between single tokens."""
+    rng, comm, config = np.random.default_rng(5), rig(letters, wire="f32"), CONFIGS[name]
+    whole = rng.integers(0, config.vocabulary, 180).tolist()
+    value, bound = reference.bounded(config, weights_of(name), whole, ranks=len(letters), wire="f32")
+    with model_of(comm, name, mode, ratios, batch=7, context=256) as model:
+        rows = {cache.tokens for row in model._cache.together for cache in row if cache is not None}
+        assert min(rows) == (config.window or 0) + 16 + 16
+        assert (max(rows) == 256) == bool(config.sliding)
+        parts = [model.prefill(whole[:80], logits=True)]
+        for token in whole[80:130]:
+            model.feed(token)
+            parts.append(model.next_logits()[None])
+        replicas = {part.tobytes() for part in model.replicas(whole[130:137])}
+        assert len(replicas) == 1
+        with pytest.raises(InvalidUsageError, match="100 tokens together; a cache of windows takes 16"):
+            model.replicas([1] * 100)
+        parts.append(model.prefill(whole[130:], logits=True))
+        found = np.concatenate([part for part in parts if part is not None])
+        assert (np.abs(found - value) <= bound).all()
+        with pytest.raises(InvalidUsageError, match=r"token 99 has a window .* or those from \d+ on"):
+            model.rewind(99)
+        assert model.length == 180
+        model.rewind(172)
+        again = model.prefill(whole[172:], logits=True)
+        assert again is not None
+        assert (np.abs(again - value[172:]) <= bound[172:]).all()
+        model.rewind()
+        first = model.prefill(whole[:9], logits=True)
+        assert first is not None
+        assert (np.abs(first - value[:9]) <= bound[:9]).all()
+
+
+def test_fifty_turns_of_windows(rig: Rig) -> None:
+    """A context that grows to many times the window; tokens are the reference's while no two are nearly as likely."""
+    config, comm = CONFIGS["window"], rig("LS", wire="f32")
+    with model_of(comm, "window", "tensor", (1, 1), batch=4, context=256) as model:
+        text: list[int] = []
+        checked = 0
+        for turn in range(50):
+            given = [(7 * turn + 3) % 128, (11 * turn) % 128]
+            text += [*given, *Generation(model, given, 2)]
+            model.feed(text[-1])
+        assert model.length == 200
+        value, bound = reference.bounded(config, weights_of("window"), text, ranks=2, wire="f32")
+        two = np.sort(value, axis=1)[:, -2:]
+        for turn in range(50):
+            for at in (4 * turn + 1, 4 * turn + 2):
+                if two[at, 1] - two[at, 0] > 2 * bound[at].max():
+                    assert text[at + 1] == value[at].argmax()
+                    checked += 1
+        assert checked > 60
+
+
 def test_fifty_turns_launch_the_same_graph(rig: Rig) -> None:
     """A turn costs as many operations as the one before: none is recorded anew, and no memory is taken."""
     comm = rig("L")

@@ -334,3 +334,26 @@ def test_a_rank_without_heads_takes_no_memory_of_quantised_weights(rig: Open, mo
     )
     found = plan(spec, comm, mode=mode, ratios=(1, 0, 1), context=96)
     assert found.memory[1].weights < found.memory[0].weights
+
+
+@pytest.mark.parametrize(("letters", "mode", "ratios"), [("LL", "tensor", (3, 1)), ("LL", "layer", (1, 2))])
+@pytest.mark.parametrize("texts", [1, 3])
+def test_plans_know_what_windows_keep(rig: Open, letters: str, mode: str, ratios: tuple[int, ...], texts: int) -> None:
+    config = replace(tiny.SIZES, layers=3, vocabulary=64, window=5, sliding=(True, False, True), heads=8, kv_heads=4)
+    comm = rig(letters, wire="f32")
+    found = plan(spec_of(config), comm, mode=mode, ratios=ratios, context=3000, batch=texts, strict=True)
+    settings = {"context": 3000, "sequences": texts, "cache_dtype": "float16"}
+    with Llama(config, tiny.weights(config), comm, found.placement, **settings) as model:
+        held = [0] * comm.nranks
+        for row in model._cache.together:
+            for rank, cache in enumerate(row):
+                if cache is not None:
+                    held[rank] += cache.k.nbytes + cache.v.nbytes
+                    assert cache.tokens in (model._cache.tokens, -(-(5 + 16 + 512) // 16) * 16 if texts > 1 else 533)
+    assert [rank.cache for rank in found.memory] == pytest.approx(
+        held, abs=6 * 256
+    )  # what allocations are rounded up to
+    whole = plan(
+        replace(spec_of(config), window=None, sliding=()), comm, mode=mode, ratios=ratios, context=3000, strict=True
+    )
+    assert all(rank.cache < 0.6 * texts * other.cache for rank, other in zip(found.memory, whole.memory, strict=True))

@@ -20,8 +20,9 @@ import vkpar
 from vkpar import InvalidUsageError
 from vkpar.arrays.array import Array
 from vkpar.graph.graph import Graph
+from vkpar.ops.attention import kvcaches
 from vkpar.parallel import spec_of
-from vkpar.parallel.models import Generation, Llama, Sampling, Text, Texts, open_model, texts, tiny
+from vkpar.parallel.models import Generation, Llama, Sampling, Text, Texts, open_model, prompts, texts, tiny
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.prompts import through_all
 from vkpar.parallel.plan.placing import place
@@ -132,6 +133,39 @@ def test_each_text_gets_what_it_gets_alone(
         assert list(Generation(model, PROMPTS[0], STEPS)) == expected[0], "the model's own text, by its own step"
 
 
+@pytest.mark.parametrize(
+    ("name", "letters", "mode"),
+    [("window", "LS", "tensor"), ("gemma3", "LL", "layer"), pytest.param("gemma3", "LS", "tensor", marks=RARE)],
+)
+def test_windows_of_texts_keep_the_latest_keys_alone(
+    rig: Any, one: int, monkeypatch: pytest.MonkeyPatch, name: str, letters: str, mode: str
+) -> None:
+    """Each text's are moved to the front when its own are full, wherever it lies."""
+    monkeypatch.setattr(kvcaches, "_MOVED", 1)
+    numbers, steps, moved = (7, 0, 5), 43, []
+    shift = kvcaches.KVCaches.shift
+    monkeypatch.setattr(kvcaches.KVCaches, "shift", lambda *given: moved.append(given[1]) or shift(*given))
+    with model_of(rig(letters, wire="f32"), name, mode, (1, 1), 2, batch=4) as model:
+        prompts = [PROMPTS[number] for number in numbers]
+        generation = Generation(model, prompts, steps, [sampling_of(number) for number in numbers])
+        list(generation)
+        assert generation.tokens == [alone(one, name, number, steps) for number in numbers]
+        assert set(moved) == {0, 1}
+        with Texts(model) as several:
+            text = several.join(PROMPTS[7], steps)
+            for _ in several.steps(8):
+                pass
+            while text.left > 1:
+                several.step()
+            with pytest.raises(InvalidUsageError, match="has a window of tokens whose keys are kept no longer"):
+                several.rewind(text, 2)
+            tokens = list(text.tokens)
+            several.rewind(text, len(tokens) - 7)
+            while several.joined:
+                several.step()
+            assert text.tokens == alone(one, name, 7, steps)
+
+
 SELDOM = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_1", "q5_k", "q6_k", "q5_k_m")  # others are alike
 KINDS = [pytest.param(kind, marks=RARE if kind in SELDOM else ()) for kind in tiny.FILES]
 
@@ -171,6 +205,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("leave"), st.integers(0, 31), st.just(0)),
         st.tuples(st.just("step"), st.just(0), st.just(0)),
         st.tuples(st.just("ahead"), st.integers(1, 8), st.integers(1, 8)),
+        st.tuples(st.just("meanwhile"), st.integers(0, len(PROMPTS) - 1), st.integers(1, 8)),
     ),
     min_size=8,
     max_size=40,
@@ -191,6 +226,10 @@ def act(several: Texts, made: list[tuple[Text, int]], what: str, number: int, co
         for taken, _ in enumerate(several.steps(number), 1):  # what was made ahead is dropped
             if taken == count:
                 break
+    if what == "meanwhile":
+        for _ in several.steps(count):
+            if several.free:
+                made.append((several.join(PROMPTS[number], STEPS, sampling_of(number)), number))
 
 
 @pytest.mark.parametrize(
@@ -198,8 +237,16 @@ def act(several: Texts, made: list[tuple[Text, int]], what: str, number: int, co
     [("llama", "LS", "tensor", (1, 1), 3), ("qwen3moe", "L", "single", (1,), 4), ("window", "LL", "layer", (1, 1), 9)],
 )
 def test_whatever_joins_and_leaves(
-    rig: Any, one: int, name: str, letters: str, mode: str, ratios: tuple[int, ...], sequences: int
+    rig: Any,
+    one: int,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    letters: str,
+    mode: str,
+    ratios: tuple[int, ...],
+    sequences: int,
 ) -> None:
+    monkeypatch.setattr(kvcaches, "_MOVED", 1)
     with model_of(rig(letters, wire="f32"), name, mode, ratios, sequences) as model, Texts(model) as several:
 
         @settings(max_examples=50 if FULL else 5, deadline=None)
@@ -266,15 +313,107 @@ def test_replicas_are_the_same_bits(rig: Any, name: str, letters: str, mode: str
             several.join(PROMPTS[number], 9)
         for _ in range(3):
             several.step()
-        for each in (several._positions, several._tokens):
+        together = model._together
+        for each in (together.positions, together.tokens):
             assert len({array.numpy().tobytes() for array in each if array is not None}) == 1
 
         def through(*given: Any) -> Any:
             return model._through(*given, caches=model._cache.together)
 
-        given = several._tokens, several._positions
+        given = together.tokens, together.positions
         stream, _ = through_all(model._pieces.stages, through, comm, *given, model.config.hidden)
         assert len({part.numpy().tobytes() for part in stream if part is not None}) == 1
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Pieces are captured on every device, short ones too, rows of texts moved one by one; an item a capture."""
+    made: list[object] = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        made.append(arguments)
+        return vkpar.capture(*arguments, **options)
+
+    monkeypatch.setattr(prompts, "captured_on", lambda devices: True)
+    monkeypatch.setattr(prompts, "_LEAST", 2)
+    monkeypatch.setattr(kvcaches, "_MOVED", 1)
+    for module in (prompts, texts):
+        monkeypatch.setattr(module, "capture", counted)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("letters", "mode", "ratios"), [("LS", "tensor", (1, 1)), ("LLL", "layer", (1, 0, 1)), ("L", "single", (1,))]
+)
+def test_texts_that_join_share_captured_pieces(
+    rig: Any, one: int, captures: list[object], letters: str, mode: str, ratios: tuple[int, ...]
+) -> None:
+    """Those of the model's own text, too: joining records nothing, and each text keeps what it has where it lies."""
+    expected = alone(one, "llama", 0)
+    captures.clear()
+    stages = sum(map(bool, ratios)) if mode == "layer" else 1
+    with model_of(rig(letters, wire="f32"), "llama", mode, ratios, 4) as model:
+        for _ in range(2):
+            model.rewind()
+            model.prefill(PROMPTS[0])
+        assert len(captures) == stages
+        model.rewind()
+        with Texts(model) as several:
+            made = []
+            for _ in range(4):
+                made.append(several.join(PROMPTS[0], STEPS))
+                several.step()
+            assert len(captures) == stages + 1, "the step"
+            assert {text.sequence for text in made} == {0, 1, 2, 3}
+            several.leave(made[1])
+            made.append(several.join(PROMPTS[0], STEPS))
+            while several.joined:
+                several.step()
+            assert len(captures) == stages + 1
+        assert [text.tokens for text in made] == [expected, made[1].tokens, *[expected] * 3]
+        assert made[1].tokens == expected[: len(made[1].tokens)]
+
+
+def test_texts_that_join_between_steps_that_are_under_way(rig: Any, one: int, captures: list[object]) -> None:
+    """A text that gives way then has keys of tokens that it was not given yet."""
+    with model_of(rig("LS", wire="f32"), "llama", "tensor", (1, 1), 3) as model, Texts(model) as several:
+        first = several.join(PROMPTS[7], STEPS)
+        for taken, _ in enumerate(several.steps(7), 1):
+            if taken == 2:
+                second = several.join(PROMPTS[0], STEPS)
+                assert (first.sequence > 0, second.sequence) == (True, 0)
+            if taken == 4:
+                third = several.join(PROMPTS[2], STEPS)
+                logits = several.logits()
+        assert first.tokens == alone(one, "llama", 7)[:8]
+        assert len(second.tokens) == 1
+        while several.joined:
+            several.step()
+        assert [first.tokens, second.tokens, third.tokens] == [alone(one, "llama", number) for number in (7, 0, 2)]
+        assert logits[first.sequence].argmax() == first.tokens[7], "the row of the latest step went with the text"
+
+
+def test_warm_up(rig: Any, one: int, captures: list[object]) -> None:
+    """What it captured serves this Texts, and all of the model that come later."""
+    with model_of(rig("LS", wire="f32"), "llama", "tensor", (1, 1), 2) as model:
+        with Texts(model) as several:
+            several.warm_up(len(PROMPTS[0]))
+            count = len(captures)
+            assert count == 2
+            with pytest.raises(InvalidUsageError, match="no step was made"):
+                several.logits()
+            text = several.join(PROMPTS[0], STEPS)
+            with pytest.raises(InvalidUsageError, match=r"before the first text; 1 go on"):
+                several.warm_up()
+            while several.joined:
+                several.step()
+        generation = Generation(model, [PROMPTS[0], PROMPTS[0]], STEPS)
+        list(generation)
+        assert [text.tokens, *generation.tokens] == [alone(one, "llama", 0)] * 3
+        assert len(captures) == count
+    with model_of(rig("L"), "llama", "single", (1,), 1, context=1) as model, Texts(model) as several:
+        several.warm_up(5)
+        assert len(several.join([3], 1).tokens) == 1
 
 
 def test_ends(rig: Any) -> None:

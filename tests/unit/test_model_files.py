@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,72 @@ def test_a_gguf_file_beside_a_configuration_is_opened_by_its_own_name(tmp_path: 
     with pytest.raises(UnsupportedError, match=rf"open {path} itself"):
         open_model(tmp_path)
     open_model(path).close()
+
+
+# ---- GGUF models in several files ----
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The parts of a tiny model, as llama-gguf-split writes them, of up to nine tensors each."""
+    monkeypatch.setattr(gguf, "GGUFWriter", partial(gguf.GGUFWriter, split_max_tensors=9))
+    (tmp_path / "parts").mkdir()
+    tiny.write_gguf(tmp_path / "parts" / "m.gguf", tiny.SIZES, tiny.weights(tiny.SIZES), "q8_0")
+    return sorted((tmp_path / "parts").iterdir())
+
+
+def test_any_part_opens_the_model(tmp_path: Path, parts: list[Path]) -> None:
+    gguf.GGUFWriter.keywords["split_max_tensors"] = 0
+    tiny.write_gguf(tmp_path / "whole.gguf", tiny.SIZES, tiny.weights(tiny.SIZES), "q8_0")
+    assert len(parts) == 3
+    with open_model(tmp_path / "whole.gguf") as whole:
+        for part in parts:
+            with open_model(part) as file:
+                assert file.config == whole.config
+                assert file.weights.keys() == whole.weights.keys()
+                assert {tensor.source for tensor in file.weights.values()} == set(map(str, parts))
+                for name, tensor in whole.weights.items():
+                    assert np.array_equal(file.weights[name].read(), tensor.read())
+    with open_weights(parts[0].parent) as folder:
+        assert (len(folder), folder.metadata["split.count"]) == (21, 3)
+
+
+def test_parts_that_do_not_belong_together(tmp_path: Path, parts: list[Path]) -> None:
+    first, second, third = parts
+
+    def refused(path: Path, message: str) -> None:
+        with pytest.raises(WeightsError, match=message):
+            open_weights(path)
+
+    other = tmp_path / "m-00001-of-00004.gguf"
+    for name in ("another.gguf", other.name, "m-00002-of-00003.gguf", "m-1-of-3.gguf"):
+        (tmp_path / name).write_bytes(first.read_bytes())
+        refused(tmp_path / name, r"part 1 of 3 of a model; its name is to end in -00001-of-00003\.gguf")
+    kept = second.read_bytes()
+    second.unlink()
+    refused(third, r"m-00002-of-00003\.gguf: cannot be read: .*No such file")
+    refused(first.parent, r"has 2 GGUF files: name one")
+    second.write_bytes(third.read_bytes())
+    refused(first, r"part 3 of 3 of a model; its name is to end in -00003-of-00003\.gguf")
+    gguf.GGUFWriter.keywords["split_max_tensors"] = 0
+    tiny.write_gguf(second, tiny.SIZES, tiny.weights(tiny.SIZES), "q8_0")
+    refused(first, r"m-00002-of-00003\.gguf: is none of the 3 parts of a model")
+    open_model(second).close()  # it is whole, whatever it is called
+    at = kept.index(b"split.tensors.count") + len(b"split.tensors.count") + 4
+    second.write_bytes(kept[:at] + b"\x16" + kept[at + 1 :])
+    refused(first, r"m-00002-of-00003\.gguf: says that all parts have 22 tensors; they have 21")
+    second.write_bytes(kept)
+    open_model(first).close()
+
+
+def test_files_that_are_called_parts_and_are_none(tmp_path: Path) -> None:
+    """A folder of them is no model; each of them is."""
+    for number in (1, 2):
+        path = tmp_path / f"m-0000{number}-of-00002.gguf"
+        tiny.write_gguf(path, tiny.SIZES, tiny.weights(tiny.SIZES, number))
+        open_model(path).close()
+    with pytest.raises(WeightsError, match="is none of the 2 parts of a model"):
+        open_weights(tmp_path)
 
 
 # ---- files that are none ----

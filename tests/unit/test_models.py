@@ -631,7 +631,11 @@ def test_mistral_is_llama_with_a_window_perhaps() -> None:
     for given, window in (({"sliding_window": None}, None), ({"sliding_window": 9}, 9), ({}, 4096)):
         assert configs.of_json(found | given, "it") == replace(tiny.SIZES, window=window)
     assert configs.of_json(tiny.as_json(tiny.SIZES) | {"sliding_window": 9}, "it").window is None
-    assert spec_of(found | {"sliding_window": 9}) == spec_of(replace(tiny.SIZES, window=9)) == spec_of(tiny.SIZES)
+    assert spec_of(found | {"sliding_window": 9}) == spec_of(tiny.SIZES), "all keys are kept, as far as a plan knows"
+    assert spec_of(replace(tiny.SIZES, window=9)) == replace(spec_of(tiny.SIZES), window=9)
+    for wrong in ({"window": 0}, {"sliding": (True,)}):
+        with pytest.raises(InvalidUsageError, match="window"):
+            replace(spec_of(tiny.SIZES), **wrong)
     assert configs.of_gguf(GGUF | {"llama.attention.sliding_window": 9}, "it", 128, tied=False).window == 9
     with pytest.raises(InvalidUsageError, match="window is a whole number from 1"):
         replace(tiny.SIZES, window=0)

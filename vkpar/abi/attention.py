@@ -151,15 +151,17 @@ class RopeAppend(NamedTuple):
     q_token: int
     p_first: int
     apart: int
+    b_first: int = 0
 
 
 class RopeAppendConstants(NamedTuple):
-    """Whether pairs lie half a row apart, the cache's element type, what begins at multiples of four."""
+    """Whether pairs lie half a row apart, the cache's type, what begins at multiples of four; whether it has a base."""
 
     neox: int
     c_type: int
     x_wide: int
     q_wide: int
+    based: int = 0
 
 
 class Append(NamedTuple):
@@ -179,11 +181,13 @@ class Append(NamedTuple):
     v_head: int
     v_token: int
     apart: int = 0
+    b_first: int = 0
 
 
 class AppendConstants(NamedTuple):
-    """Element types of cache and values, and whether these begin at multiples of four."""
+    """Element types of cache and values, whether these begin at multiples of four, and whether it has a base."""
 
     c_type: int
     v_wide: int
     v_type: int
+    based: int = 0

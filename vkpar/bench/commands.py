@@ -250,6 +250,8 @@ def _add_model(benches: Any) -> None:
         metavar="NAMES",
         help=f"whether prompts of tensor splits go in two halves: {known}, or several (default: auto, as planned)",
     )
+    text = "of mixtures in tensor splits: delayed, after experts are added (default), each, of each one before, or both"
+    parser.add_argument("--expert-sums", type=_names, default=defaults.expert_sums, metavar="NAMES", help=text)
     parser.add_argument(
         "--slow-links",
         type=whole(1),

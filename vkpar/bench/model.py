@@ -23,6 +23,7 @@ from vkpar import env
 from vkpar.bench import model_plot, model_texts
 from vkpar.bench.decode import PRESETS, Shape
 from vkpar.bench.frame import frame, picture, table
+from vkpar.bench.measure import experts
 from vkpar.bench.model_presets import MODELS
 from vkpar.bench.model_rows import COLUMNS, Row, line_of
 from vkpar.bench.model_weights import KINDS, weights
@@ -38,6 +39,7 @@ from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.loading import cache_type, check_sequences
 from vkpar.parallel.models.opening import ModelFile
+from vkpar.parallel.models.texts import Texts
 from vkpar.parallel.plan.placing import MODES
 from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.report import Plan
@@ -65,9 +67,11 @@ class Options:
         wires: how float32 crosses links.
         steps: among :data:`STEPS`.
         prompts: tokens of prompts; ``tokens`` that are made after ``depths`` tokens. None for what suits the devices.
-        sequences: how many texts at once, one or several numbers.
+        sequences: how many texts at once, one or several numbers. Prompts of several join one after the other.
         repeat: runs, of which the medians count.
         halves: how prompts of tensor splits go through, each in rows of its own; see :attr:`Llama.halves`.
+        expert_sums: of mixtures in tensor splits, among :data:`experts.SUMS`: one after experts are added, or one
+            of each expert before.
         slow_links: how many times staged transfers read and write host memory; 1 for once.
         profile: say what a prompt spends in sums, too.
         plot: a file for a picture.
@@ -88,6 +92,7 @@ class Options:
     sequences: tuple[int, ...] = (1,)
     repeat: int = 3
     halves: tuple[str, ...] = (two_halves.AUTO,)
+    expert_sums: tuple[str, ...] = (experts.DELAYED,)
     slow_links: int = 1
     profile: bool = False
     plot: str | None = None
@@ -175,6 +180,7 @@ class Report(frame.Report):
             f"# Wrong elements    : {table.verdict(self.wrong())}",
             "# pp: a prompt's tokens a second; tg: tokens a second, one after the other, d: after so many others.",
             "# x: so many texts at once, all of whose tokens count.",
+            "# each: experts of a mixture are summed over the ranks before they are added, not after.",
             "# first(ms): of the first run, which makes pipelines and graphs; on GPUs others wait for clocks to rise.",
             "# #wrong: logits that are not finite, after each test.",
         ]
@@ -187,6 +193,7 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
         ("step", options.steps, STEPS),
         ("kind of weights", (options.weights,), KINDS),
         ("setting of halves", options.halves, two_halves.SETTINGS),
+        ("sum of experts", options.expert_sums, experts.SUMS),
     ):
         unknown = next((each for each in chosen if each not in known), None)
         if unknown is not None:
@@ -222,9 +229,11 @@ def _rows(report: Report, devices: Sequence[Device]) -> Iterator[Row]:
                     except UnsupportedError as error:
                         report.refused += [str(error)] * (str(error) not in report.refused)
                         continue
-                    taken = {**found.as_dict(), "split": mode, "wire": wire, "held": [], "sums": None}
-                    report.plans.append(taken)
-                    yield from _split(report, made, comm, found, _Named(mode, ratios, wire), taken)
+                    for sums in experts.sums_of(report.model, found.mode, options.expert_sums):
+                        named = _Named(mode, ratios, wire, sums)
+                        taken = {**found.as_dict(), "split": mode, "wire": wire, "expert_sums": sums}
+                        report.plans.append({**taken, "held": [], "sums": None})
+                        yield from _split(report, made, comm, found, named, report.plans[-1])
     if options.plot is not None and report.rows:
         model_plot.draw(report.as_dict(), options.plot)
 
@@ -245,6 +254,7 @@ class _Named:
     split: str
     ratios: str
     wire: str
+    expert_sums: str = experts.DELAYED
 
 
 def _split(
@@ -254,9 +264,18 @@ def _split(
     options, config, devices = report.options, report.model, comm.devices
     before = _arrays(devices)
     name = named.split if named.split != "auto" else f"auto:{found.mode}"
+    name += f":{named.expert_sums}" * (named.expert_sums != experts.DELAYED)
     with Llama(config, made, comm, found.placement, context=options.context, sequences=found.batch) as model:
+        if named.expert_sums == experts.EACH:
+            experts.sum_each(model)
         model.plan = found
         if found.batch > 1:
+            for count in options.prompts or ():
+                with Texts(model) as texts:
+                    times = _times(partial(model_texts.prompts, texts, count), devices, options.repeat)
+                    texts.step()
+                    test, tokens = f"pp{count} x{found.batch}", count * found.batch
+                    yield _row(name, named, "-", test, tokens, times, texts.logits())
             for depth in options.depths or ():
                 test = f"tg{options.tokens} x{found.batch} @ d{depth}"
                 tokens = options.tokens * found.batch
@@ -269,15 +288,8 @@ def _split(
             for halves in _halves(model, options):
                 model.halves = halves
                 times = _times(partial(_prompt, model, count), devices, options.repeat)
-                yield _row(
-                    name,
-                    named,
-                    "halves" if model.in_halves(count) else "-",
-                    f"pp{count}",
-                    count,
-                    times,
-                    model.next_logits(),
-                )
+                step = "halves" if model.in_halves(count) else "-"
+                yield _row(name, named, step, f"pp{count}", count, times, model.next_logits())
         model.halves = two_halves.AUTO
         for step in options.steps:
             for depth in options.depths or ():
@@ -323,6 +335,7 @@ def _held_lines(found: dict[str, Any]) -> Iterator[str]:
     split = found["mode"] if found["split"] == found["mode"] else f"{found['split']} ({found['mode']})"
     name = f"{split}, ratios {':'.join(f'{ratio:.3g}' for ratio in found['ratios'])}, wire {found['wire']}"
     name += f", {found['batch']} texts" * (found["batch"] > 1)
+    name += ", a sum an expert" * (found["expert_sums"] == experts.EACH)
     held = [
         (units(nbytes), units(rank["total"]))
         for nbytes, rank in zip(found["held"], found["memory"], strict=False)
@@ -366,7 +379,11 @@ def _prompt(model: Llama, count: int) -> float:
 
 def _tokens(model: Llama, depth: int, count: int, step: str) -> float:
     """Return the seconds of tokens one after the other."""
-    model.rewind(depth)
+    try:
+        model.rewind(depth)
+    except InvalidUsageError:  # more tokens than windows are kept for
+        model.rewind()
+        model.prefill([1] * depth)
     start = time.perf_counter()
     for number in range(count):
         token = None if number else 1

@@ -29,7 +29,7 @@ class Row:
     """One test of one split.
 
     Attributes:
-        split: as it was asked for; ``auto`` with the mode that it took.
+        split: as it was asked for; ``auto`` with the mode that it took, ``each`` behind it where each expert is summed.
         ratios: that the devices got, ``wire`` of the sums.
         step: ``captured``, ``eager``; for prompts ``-``, or ``halves`` where they went through in two halves.
         test: its name.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from vkpar.errors import InvalidUsageError
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.texts import Texts
 
@@ -19,10 +20,24 @@ def joined(model: Llama, depth: int, count: int) -> Iterator[Texts]:
         yield texts
 
 
+def prompts(texts: Texts, count: int) -> float:
+    """Return the seconds until as many texts as there is room for have joined, each with so many tokens."""
+    for text in texts.joined:
+        texts.leave(text)
+    start = time.perf_counter()
+    while texts.free:
+        texts.join([1] * count, 2)
+    return time.perf_counter() - start
+
+
 def tokens(texts: Texts, count: int) -> float:
     """Return the seconds of so many tokens of each text, behind its first one."""
     for text in texts.joined:
-        texts.rewind(text)
+        try:
+            texts.rewind(text)
+        except InvalidUsageError:  # more tokens than windows are kept for
+            texts.leave(text)
+            texts.join([1] * text.count, text.steps)
     made, start = 0, time.perf_counter()
     while made < count:
         made += sum(1 for _ in texts.steps(count - made))

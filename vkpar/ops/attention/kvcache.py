@@ -52,6 +52,7 @@ class KVCache(Fixed, Unpickled):
     """
 
     _apart = 0  # rows of keys from one text to the next: there is one
+    _base: Array | None = None  # position of the first row, uint32; None where that is 0
 
     def __init__(self, device: Device, kv_heads: int, tokens: int, width: int, dtype: object = "float16") -> None:
         self._take_sizes(device, kv_heads, tokens, width, dtype)
@@ -94,16 +95,16 @@ class KVCache(Fixed, Unpickled):
             UnsupportedError: a type that devices do not compute; an array that a kernel cannot see at once.
         """
         places = self._places(k, positions) if isinstance(positions, int) else positions
-        outs = (*self._rows, self.length)
-        if repeat("KVCache.append", (k, v, places), outs, self.width) is not None:
+        outs, operands = (*self._rows, self.length), (k, v, places, self._base)
+        if repeat("KVCache.append", operands, outs, self.width) is not None:
             return
         check_arrays("KVCache.append", self._rows[0], k=k, v=v, positions=places)
         check_arrays("KVCache.append", self.length, v=self._rows[1])
         self._check(k, v, places)
         if not k.size:
             return
-        key = key_of("KVCache.append", (k, v, places), outs, self.width)
-        call = Call("KVCache.append", key, (k, v, places), outs)
+        key = key_of("KVCache.append", operands, outs, self.width)
+        call = Call("KVCache.append", key, [array for array in operands if array is not None], outs)
         self._launch(call)
         call.keep()
 
@@ -139,7 +140,7 @@ class KVCache(Fixed, Unpickled):
         """
         table, outs = known_table(self.k, theta, scaling, width), (*self._rows, self.length, out)
         if table is not None:
-            done = repeat("KVCache.rope_append", (qkv, positions, table), outs, style, self.width)
+            done = repeat("KVCache.rope_append", (qkv, positions, table, self._base), outs, style, self.width)
             if done is not None:
                 return done[-1]
         heads = self._check_fused(qkv, positions, style, out)
@@ -148,8 +149,10 @@ class KVCache(Fixed, Unpickled):
         made = qkv.device.empty((heads, len(qkv), self.width), qkv.dtype) if out is None else out
         if not qkv.size:
             return made
-        key = key_of("KVCache.rope_append", (qkv, positions, table), outs, style, self.width)
-        call = Call("KVCache.rope_append", key, (qkv, positions, table), (*self._rows, self.length, made))
+        operands = (qkv, positions, table, self._base)
+        key = key_of("KVCache.rope_append", operands, outs, style, self.width)
+        given = [array for array in operands if array is not None]
+        call = Call("KVCache.rope_append", key, given, (*self._rows, self.length, made))
         turning = table.size // 2  # pairs
         direct = heads and takes(qkv) and stand_in(call, call.results[-1]) is call.results[-1]
         if direct and self.width % 4 == 0 and turning % 2 == 0:
@@ -189,20 +192,21 @@ class KVCache(Fixed, Unpickled):
         return heads
 
     def _launch_fused(self, call: Call, heads: int, turning: int, *, neox: bool) -> None:
-        qkv, _, table = call.operands
+        qkv, _, table, *base = call.operands
         source, places = bind(call, qkv), landing.packed(call, call.operands[1])
         targets = [bind(call, result) for result in call.results]
-        (seen, p_first), (numbers, _) = places.window(), table.window()
+        bases = base[0] if base else places
+        (seen, p_first), (numbers, _), (based, b_first) = places.window(), table.window(), bases.window()
         _, head, token = targets[-1].steps
         first, step = source.first, source.steps[-1]
         signed, q_first = int(places.dtype == dtypes.int32), targets[-1].first
         sizes = (heads, self.kv_heads, len(qkv), self.width, turning, self.tokens, self._pitch)
-        push = pack(abi.RopeAppend(*sizes, signed, first, step, q_first, head, token, p_first, self._apart))
+        push = pack(abi.RopeAppend(*sizes, signed, first, step, q_first, head, token, p_first, self._apart, b_first))
         wide, c_type = not (first % 4 or step % 4), FLOATS[self.dtype.name]
-        constants = abi.RopeAppendConstants(neox, c_type, wide, targets[-1].multiples(4))
+        constants = abi.RopeAppendConstants(neox, c_type, wide, targets[-1].multiples(4), bool(base))
         keys, values, length, queries = targets
-        arrays = (source.array, places, table, *(each.array for each in (queries, keys, values, length)))
-        ranges = (source.range, seen, numbers, *(each.range for each in (queries, keys, values, length)))
+        arrays = (source.array, places, table, *(each.array for each in (queries, keys, values, length)), bases)
+        ranges = (source.range, seen, numbers, *(each.range for each in (queries, keys, values, length)), based)
         groups = -(-qkv.size // GROUP)
         call.dispatch(f"rope_append_{SHORT[qkv.dtype.name]}", arrays, ranges, push, groups, constants)
 
@@ -241,19 +245,20 @@ class KVCache(Fixed, Unpickled):
             raise InvalidUsageError(f"{name}: {count} tokens for a cache of {self.tokens}")
 
     def _launch(self, call: Call) -> None:
-        k, v, _ = call.operands
+        k, v, _, *base = call.operands
         count = k.shape[1]
         one, two = bind(call, k), bind(call, v)
         targets = [bind(call, result) for result in call.results]
         places = landing.packed(call, call.operands[2])
-        seen, first = places.window()
+        bases = base[0] if base else places
+        (seen, first), (based, b_first) = places.window(), bases.window()
         sizes, each = (self.kv_heads, count, self.tokens, self.width, self._pitch), int(places.size > 1)
         steps = (word for bound in (one, two) for word in (bound.first, *bound.steps[1:]))
-        push = pack(abi.Append(*sizes, each, first, *steps)._replace(apart=self._apart))
+        push = pack(abi.Append(*sizes, each, first, *steps)._replace(apart=self._apart, b_first=b_first))
         wide = one.multiples(4) and two.multiples(4)
-        constants = abi.AppendConstants(FLOATS[self.dtype.name], wide, FLOATS[v.dtype.name])
-        arrays = (one.array, two.array, places, *(each.array for each in targets))
-        ranges = (one.range, two.range, seen, *(each.range for each in targets))
+        constants = abi.AppendConstants(FLOATS[self.dtype.name], wide, FLOATS[v.dtype.name], bool(base))
+        arrays = (one.array, two.array, places, *(each.array for each in targets), bases)
+        ranges = (one.range, two.range, seen, *(each.range for each in targets), based)
         groups = -(-self.kv_heads * count * self._pitch // GROUP)
         call.dispatch(f"kv_append_{SHORT[k.dtype.name]}", arrays, ranges, push, groups, constants)
 

@@ -13,11 +13,26 @@ if TYPE_CHECKING:
     from vkpar.device import Device
 
 _ROWS: Final = 16  # each has a multiple of so many: then all begin at offsets that devices bind, of 256 bytes at most
+_MOVED: Final = 256  # rows are moved in multiples of so many: what was recorded for some serves others
 
 
 def room_of(tokens: int, sequences: int) -> int:
     """Return for how many tokens each of several texts gets room: those that are asked for, rounded up."""
     return tokens if sequences == 1 else -(-tokens // _ROWS) * _ROWS
+
+
+def seen_of(window: int) -> int:
+    """Return how many of the latest rows are kept where tokens see a window of them: some may be forgotten again."""
+    return window + max(window, _ROWS)
+
+
+def rows_of(tokens: int, sequences: int, window: int | None, piece: int) -> int:
+    """Return how many rows of keys each of several texts of so many tokens has, where tokens see a window of them.
+
+    Those of :func:`seen_of`, behind which ``piece`` tokens are appended together; all for no window.
+    """
+    whole = room_of(tokens, sequences)
+    return whole if window is None else min(whole, room_of(seen_of(window) + max(piece, _ROWS), sequences))
 
 
 class KVCaches(KVCache):
@@ -37,6 +52,8 @@ class KVCaches(KVCache):
         tokens: how many each text has room for; :attr:`tokens` is what :func:`room_of` makes of it.
         width: elements of a head.
         dtype: float16, bfloat16 or float32.
+        base: uint32, (sequences,), the position of each text's first row, which attention takes for its first key; None
+            where that is 0.
 
     Raises:
         InvalidUsageError: a number below 1.
@@ -53,13 +70,20 @@ class KVCaches(KVCache):
     """
 
     def __init__(
-        self, device: Device, sequences: int, kv_heads: int, tokens: int, width: int, dtype: object = "float16"
+        self,
+        device: Device,
+        sequences: int,
+        kv_heads: int,
+        tokens: int,
+        width: int,
+        dtype: object = "float16",
+        base: Array | None = None,
     ) -> None:
         self.sequences = operator.index(sequences)
         if self.sequences < 1:
             raise InvalidUsageError(f"KVCaches: sequences are 1 or more: {sequences}")
         self._take_sizes(device, kv_heads, room_of(operator.index(tokens), self.sequences), width, dtype)
-        self._apart = self.kv_heads * self.tokens
+        self._apart, self._base = self.kv_heads * self.tokens, base
         shape = self.sequences, self.kv_heads, self.tokens, self._pitch
         self._hold(device.zeros(shape, self.dtype), device.zeros(shape, self.dtype), self.sequences)
         self._alone: dict[int, KVCache] = {}
@@ -70,8 +94,21 @@ class KVCaches(KVCache):
             made = KVCache.__new__(KVCache)
             made._take_sizes(self.device, self.kv_heads, self.tokens, self.width, self.dtype)
             made._hold(self._rows[0][number], self._rows[1][number])
+            made._base = None if self._base is None else self._base[number : number + 1]
             self._alone[number] = made
         return self._alone[number]
+
+    def move(self, source: int, target: int, tokens: int) -> None:
+        """Copy the keys and values of a text's first tokens, so many and maybe more, to another text's place."""
+        count = min(-(-tokens // _MOVED) * _MOVED, self.tokens)
+        for rows in self._rows:
+            rows[target, :, :count].copy_from(rows[source, :, :count])
+
+    def shift(self, number: int, first: int, count: int) -> None:
+        """Copy rows of a text from ``first`` on to its beginning, where it has a base."""
+        if self._base is not None:
+            for rows in self._rows:
+                rows[number, :, :count].copy_from(rows[number, :, first : first + count])
 
     def close(self) -> None:
         """Give the memory back once the work submitted so far is done; a second call does nothing."""

@@ -7,7 +7,10 @@ file are believed only as far as the file's bytes go: nothing is allocated by a 
 from __future__ import annotations
 
 import math
+import re
 import struct
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +29,7 @@ _LONGEST_NAME: Final = 1024
 _LEAST_KEY: Final = 14  # bytes that a key with its value takes at least
 _LEAST_TENSOR: Final = 25
 _BOOL, _STRING, _ARRAY = 7, 8, 9
+_PART: Final = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf", re.DOTALL)  # llama_split_path
 
 # gguf_metadata_value_type
 _SCALARS: Final[dict[int, np.dtype[Any]]] = {
@@ -82,16 +86,55 @@ def tensors_of(file: MappedFile) -> tuple[dict[str, LazyTensor], dict[str, Any]]
         if not key or key in metadata:
             raise WeightsError(f"the key {key!r} {'twice' if key else 'without a name'}: it is damaged", file.path)
         metadata[key] = reader.value(reader.number("<I", f"the type of {key}"), key)
-    if _whole(metadata.get("split.count", 1)) > 1:
-        raise WeightsError(
-            f"one of {metadata['split.count']} parts of a model: join them with llama-gguf-split --merge", file.path
-        )
     infos = [reader.info() for _ in range(tensors)]
     return _placed(file, infos, reader.at, _alignment(file, metadata)), metadata
 
 
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) else 1
+def parts_of(path: str | Path, metadata: Mapping[str, Any]) -> list[Path]:
+    """Return the files of the model of which a file is one or a part, in order, as llama-gguf-split calls them.
+
+    Raises:
+        WeightsError: a part whose name is not that of its number.
+    """
+    where, count = Path(path), _whole(metadata, "split.count", 1)
+    if count <= 1:
+        return [where]
+    parts, number = named_parts(where), _whole(metadata, "split.no", 0)
+    if len(parts) != count or not 0 <= number < count or parts[number] != where:
+        raise WeightsError(
+            f"part {number + 1} of {count} of a model; its name is to end in -{number + 1:05}-of-{count:05}.gguf, by "
+            "which the others are found: name it so, or join them with llama-gguf-split --merge",
+            str(path),
+        )
+    return parts
+
+
+def named_parts(path: Path) -> list[Path]:
+    """Return the parts of a model that a name of one speaks of; none for other names."""
+    found = _PART.fullmatch(path.name)
+    count = 0 if found is None else int(found[2])
+    return [path.with_name(f"{found[1]}-{part + 1:05}-of-{count:05}.gguf") for part in range(count)] if found else []
+
+
+def check_parts(parts: Mapping[Path, tuple[dict[str, LazyTensor], dict[str, Any]]]) -> None:
+    """Refuse files that are not the parts of one model, together.
+
+    Raises:
+        WeightsError: one that is none, or another number of tensors than there are to be.
+    """
+    count = sum(len(tensors) for tensors, _ in parts.values())
+    for path, (_, metadata) in parts.items():
+        if parts_of(path, metadata) != list(parts):
+            raise WeightsError(f"is none of the {len(parts)} parts of a model: fetch it again", str(path))
+    for path, (_, metadata) in parts.items():
+        wanted = _whole(metadata, "split.tensors.count", count)
+        if wanted != count:
+            raise WeightsError(f"says that all parts have {wanted} tensors; they have {count}", str(path))
+
+
+def _whole(metadata: Mapping[str, Any], key: str, default: int) -> int:
+    found = metadata.get(key, default)
+    return found if isinstance(found, int) else default
 
 
 def _alignment(file: MappedFile, metadata: dict[str, Any]) -> int:

@@ -16,6 +16,7 @@ from vkpar.parallel.files.mapped import MappedFile, small
 from vkpar.unpickled import Closable
 
 _Default = TypeVar("_Default")
+_Read = tuple[dict[str, LazyTensor], dict[str, Any]]
 
 _INDEX: Final = "*.safetensors.index.json"
 _MOST_INDEX: Final = 100_000_000  # bytes
@@ -90,7 +91,7 @@ def open_weights(path: str | os.PathLike[str]) -> Weights:
 
     Args:
         path: a safetensors or GGUF file, or a folder with one, or with several safetensors files and their index as
-            transformers saves them.
+            transformers saves them. Of a GGUF model in several files any of them, or their folder.
 
     Raises:
         WeightsError: no such file or folder, one without weights, a file that is damaged, cut off or not what it says,
@@ -110,9 +111,7 @@ def open_weights(path: str | os.PathLike[str]) -> Weights:
     tensors: dict[str, LazyTensor] = {}
     metadata: dict[str, Any] = {}
     try:
-        for name in found:
-            files.append(MappedFile(name))
-            read, of_file = _tensors_of(files[-1])
+        for name, (read, of_file) in _read(found, files).items():
             for twice in tensors.keys() & read.keys():
                 raise WeightsError(f"is in {tensors[twice].source}, too: the folder holds two models", str(name), twice)
             tensors |= read
@@ -136,7 +135,23 @@ def alike(name: str, names: Iterable[str]) -> str:
     return f"there are {len(names)} tensors: {some}{', ...' if len(names) > 5 else ''}" if names else "there are none"
 
 
-def _tensors_of(file: MappedFile) -> tuple[dict[str, LazyTensor], dict[str, Any]]:
+def _read(found: list[Path], files: list[MappedFile]) -> dict[Path, _Read]:
+    """Return what files have, and the other parts of a GGUF model of which the first is one; ``files`` gets all."""
+
+    def read(name: Path) -> _Read:
+        files.append(MappedFile(name))
+        return _tensors_of(files[-1])
+
+    known = {name: read(name) for name in found}
+    parts = gguf_file.parts_of(found[0], known[found[0]][1])
+    if len(parts) > 1:
+        known = {name: known[name] if name in known else read(name) for name in parts}
+    if len(known) > 1 and found[0].suffix == ".gguf":
+        gguf_file.check_parts(known)
+    return known
+
+
+def _tensors_of(file: MappedFile) -> _Read:
     if file.path.endswith(".gguf") or file.map[:4] == gguf_file.MAGIC:
         return gguf_file.tensors_of(file)
     return safetensors_file.tensors_of(file)
@@ -152,7 +167,7 @@ def _files_of(folder: Path) -> list[Path]:
         return [folder / name for name in sorted(set(_index(indices[0]).values()))]
     for pattern in ("*.safetensors", "*.gguf"):
         found = sorted(folder.glob(pattern))
-        if len(found) > 1 and pattern == "*.gguf":
+        if len(found) > 1 and pattern == "*.gguf" and found != gguf_file.named_parts(found[0]):
             raise WeightsError(f"has {len(found)} GGUF files: name one, such as {found[0].name}", str(folder))
         if found:
             return found

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm import ranks as rig
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.attention.kvcaches import KVCaches, room_of
+from vkpar.ops.attention.kvcaches import KVCaches, room_of, rows_of, seen_of
 from vkpar.parallel.cut.heads import Heads
 from vkpar.parallel.layers.gathered import GatheredLinear
 from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
@@ -28,6 +30,10 @@ class KVCache(Unpickled):
         head_dim: elements of a head.
         dtype: float32, float16 or bfloat16.
         sequences: how many texts are kept. Of several, each has room for a multiple of 16 tokens.
+        windows: by layer how many tokens a token attends to, None for all; none where all do. Of the keys and values of
+            others only the latest are kept, those of two windows and of a piece after them; :meth:`make_room` comes
+            before each piece then.
+        piece: the most tokens that are appended together.
 
     Attributes:
         layers: by layer and rank the cache of the first text; :meth:`of` gives those of others.
@@ -48,14 +54,25 @@ class KVCache(Unpickled):
         head_dim: int,
         dtype: object = "float16",
         sequences: int = 1,
+        windows: Sequence[int | None] = (),
+        piece: int = 512,
     ) -> None:
-        self.tokens = room_of(tokens, sequences)
+        self.tokens, devices = room_of(tokens, sequences), rig.devices(comm)
+        self._window = max((window for window in windows if window is not None), default=0)
+        rows = [
+            rows_of(tokens, sequences, window and self._window, piece) for window in windows or [None] * len(kv_heads)
+        ]
+        self._rows = min(rows, default=self.tokens)
+        self._starts = [0] * sequences  # positions of the first rows of layers that keep fewer
+        self._bases = [None if device is None else device.zeros(sequences, "uint32") for device in devices]
         self.together: list[list[KVCaches | None]] = [
             [
-                KVCaches(device, sequences, count, tokens, head_dim, dtype) if count and device is not None else None
-                for device, count in zip(rig.devices(comm), row, strict=True)
+                KVCaches(device, sequences, count, each, head_dim, dtype, base if each < self.tokens else None)
+                if count and device is not None
+                else None
+                for device, count, base in zip(devices, row, self._bases, strict=True)
             ]
-            for row in kv_heads
+            for row, each in zip(kv_heads, rows, strict=True)
         ]
         self.layers = self.of(0)
 
@@ -63,12 +80,56 @@ class KVCache(Unpickled):
         """Return by layer and rank the cache of one text."""
         return [[None if cache is None else cache.sequence(sequence) for cache in row] for row in self.together]
 
+    def make_room(self, sequence: int, position: int, count: int) -> None:
+        """Let so many tokens of a text be appended from a position on: move what their windows have to the front.
+
+        Raises:
+            InvalidUsageError: more tokens than the cache takes together.
+        """
+        start = self._starts[sequence] if position else 0
+        if position - start + count > self._rows < self.tokens:
+            kept = min(position - start, seen_of(self._window))
+            if kept + count > self._rows:
+                raise InvalidUsageError(f"{count} tokens together; a cache of windows takes {self._rows - kept}")
+            for cache in self._caches():
+                cache.shift(sequence, position - kept - start, kept)
+            start = position - kept
+        self._begin(sequence, start)
+
+    def check_rewind(self, sequence: int, position: int) -> None:
+        """Refuse to forget all from a position on where the windows there are no longer kept.
+
+        Raises:
+            InvalidUsageError: it is refused.
+        """
+        least = self._starts[sequence] + max(self._window - 1, 0)
+        if self._starts[sequence] and 0 < position < least:
+            raise InvalidUsageError(
+                f"token {position} has a window of tokens whose keys are kept no longer; forget all, or those from "
+                f"{least} on"
+            )
+
+    def move(self, source: int, target: int, tokens: int) -> None:
+        """Copy the keys and values of a text's first tokens, so many and maybe more, to another text's place."""
+        for cache in self._caches():
+            cache.move(source, target, tokens)
+        self._begin(target, self._starts[source])
+
     def close(self) -> None:
         """Give the memory back once the work on it is done; a second call does nothing."""
-        for row in self.together:
-            for cache in row:
-                if cache is not None:
-                    cache.close()
+        for cache in self._caches():
+            cache.close()
+
+    def _caches(self) -> Iterator[KVCaches]:
+        return (cache for row in self.together for cache in row if cache is not None)
+
+    def _begin(self, sequence: int, start: int) -> None:
+        """Let the first row of a text be that of a position."""
+        if self._starts[sequence] != start:
+            self._starts[sequence] = start
+            for base in self._bases:
+                if base is not None:
+                    base[sequence : sequence + 1].write(np.array([start], np.uint32))
 
 
 class ParallelAttention:

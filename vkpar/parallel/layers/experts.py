@@ -189,8 +189,12 @@ class MixtureOfExperts:
 
     def summed(self, x: Inputs) -> Parts:
         """Return the results on all ranks, each of them the sum over the ranks."""
-        sums, comm = self._parts(x), self._comm
-        whole = filled(rig.devices(comm), sums, (rows_of(x), self._width))
+        return self._over_ranks(self._parts(x), rows_of(x))
+
+    def _over_ranks(self, sums: Parts, rows: int) -> Parts:
+        """Return rows that ranks with experts have, summed, on all ranks."""
+        comm = self._comm
+        whole = filled(rig.devices(comm), sums, (rows, self._width))
         if len(self._holders) < comm.nranks:
             comm.all_reduce(rig.own(comm, sums), out=rig.own(comm, whole))
         else:
@@ -259,6 +263,10 @@ class MixtureOfExperts:
 
     def _of(self, own: Experts, x: Array, choice: Array) -> Array:
         """Return what a rank's experts give together."""
+        return products.add_up(self._pairs(own, x, choice), choice, own.down.span)
+
+    def _pairs(self, own: Experts, x: Array, choice: Array) -> Array:
+        """Return what each expert of a rank gives to each of its tokens."""
         span, many = own.down.span, x.shape[0] > MOST_ROWS
         dtype = "float32"
         if self._inputs is not None and many:
@@ -270,7 +278,7 @@ class MixtureOfExperts:
         else:
             gate, up = (products.product(x, stack, choice, groups, dtype=dtype) for stack in own.gate_up)
             inner = ops.swiglu(gate, up)
-        return products.add_up(products.product(inner, own.down, choice, groups), choice, span)
+        return products.product(inner, own.down, choice, groups)
 
 
 def _driver(comm: Communicator, rank: int) -> tuple[object, ...]:

@@ -9,8 +9,8 @@ from vkpar.parallel.models.encoding import EncoderFile, nearest, open_encoder
 from vkpar.parallel.models.generating import Generation
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.opening import SPLITS, ModelFile, open_model
-from vkpar.parallel.models.sampling import Sampling
-from vkpar.parallel.models.texts import Text, Texts
+from vkpar.parallel.models.sampling import Sampling, Text
+from vkpar.parallel.models.texts import Texts
 from vkpar.parallel.models.tokens import Tokenizer, parse_ids
 
 __all__ = [

@@ -16,8 +16,8 @@ from vkpar.errors import InvalidUsageError
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.prompts import checked, listed
-from vkpar.parallel.models.sampling import NOT_FINITE, Sampling
-from vkpar.parallel.models.texts import AHEAD, Text, Texts, all_texts, check_steps, rates_of
+from vkpar.parallel.models.sampling import NOT_FINITE, Sampling, Text, rates_of
+from vkpar.parallel.models.texts import AHEAD, Texts, check_steps
 from vkpar.text import units
 
 _log = logging.getLogger("vkpar")
@@ -215,7 +215,7 @@ class Generation:
         elapsed = 0.0
         with Texts(self.model) as texts:
             start = time.perf_counter()
-            for given in all_texts(texts, self.prompt, self.steps, self._samplings, self.stops, self.texts):
+            for given in _all_texts(texts, self.prompt, self.steps, self._samplings, self.stops, self.texts):
                 row: list[int | None] = [None] * len(self.prompt)
                 for number, text in enumerate(self.texts):
                     self.tokens[number] = text.tokens
@@ -263,6 +263,37 @@ class Generation:
         if latest == 0 and np.isnan(self.model.next_logits()[0]):
             raise InvalidUsageError(NOT_FINITE)
         return latest
+
+
+def _all_texts(
+    texts: Texts,
+    prompts: Sequence[Sequence[int]],
+    steps: int,
+    samplings: Sequence[Sampling],
+    stops: Iterable[int],
+    begun: list[Text],
+) -> Generator[list[Text]]:
+    """Let texts join in their order as places become free, and yield after each step those that got a token.
+
+    Args:
+        texts: where they join.
+        prompts: theirs.
+        steps: of each at most.
+        samplings: theirs.
+        stops: of all.
+        begun: gets the texts that joined, in order.
+    """
+    wanted, stops = list(zip(prompts, samplings, strict=True)), tuple(stops)
+    while texts.joined or len(begun) < len(wanted):
+        most = AHEAD if len(begun) == len(wanted) else 1
+        rounds: Iterable[list[Text]] = texts.steps(most) if texts.joined else ([],)
+        for given in rounds:
+            new = []
+            while texts.free and len(begun) < len(wanted):
+                prompt, sampling = wanted[len(begun)]
+                begun.append(texts.join(prompt, steps, sampling, stops))
+                new.append(begun[-1])
+            yield [*given, *(text for text in new if text.tokens)]
 
 
 def summary(generation: Generation, model: Llama) -> str:

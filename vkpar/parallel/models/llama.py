@@ -89,7 +89,8 @@ class Llama(Closable, Unpickled):
         self.config, self.comm, self.placement = config, comm, placement
         self.context, self.sequences, self._batch = context, sequences, batch
         self._length = 0
-        self._sequence: int | None = 0  # the text that prompts go to; None while there is a Texts
+        self._lent = False  # to a Texts, through which prompts come then
+        self._together: Any = None  # what it has on the devices
         builder = Builder(config, tensors, comm, placement, progress, dtype, inputs)
         self._embedding = builder.embedding()
         self._blocks = [builder.block(number) for number in range(config.layers)]
@@ -101,8 +102,8 @@ class Llama(Closable, Unpickled):
             loading.cache_type(config, tensors, rig.everywhere(comm), dtype) if cache_dtype == "auto" else cache_dtype
         )
         counts = [heads.kv_counts for heads in placement.heads]
-        self._cache = KVCache(comm, context, counts, config.head_dim, kept, sequences)
-        self._layers = self._cache.layers
+        windows = [config.window if config.slides(block) else None for block in range(config.layers)]
+        self._cache = KVCache(comm, context, counts, config.head_dim, kept, sequences, windows, batch)
         self.root = self._head.weight.holders[0] if placement.ratios is None else placement.streams[-1][0]
         self._tokens = rig.by_rank(comm, [device.zeros(1, "uint32") for device in comm.devices])
         self._here = self.root if self.root in comm.local_ranks else comm.local_ranks[0]  # where tokens are read
@@ -169,10 +170,11 @@ class Llama(Closable, Unpickled):
         """Forget all tokens from ``length`` on; a prompt or a given token comes next where any are forgotten.
 
         Raises:
-            InvalidUsageError: more tokens than there are.
+            InvalidUsageError: more tokens than there are; or windows of these go back beyond what is kept.
         """
         if not 0 <= length <= self._length:
             raise InvalidUsageError(f"{self._length} tokens are kept; {length} cannot be left of them")
+        self._cache.check_rewind(0, length)
         if length < self._length:
             self._logits = None  # they were of tokens that are forgotten
         self._length = length
@@ -207,7 +209,8 @@ class Llama(Closable, Unpickled):
         for start in range(0, len(ids), most):
             chunk = ids[start : start + most]
             places = np.arange(self._length, self._length + len(chunk), dtype=np.uint32)
-            normed = self._pieces.run(self._through, chunk, places, captured=not self._sequence)
+            self._cache.make_room(0, self._length, len(chunk))
+            normed = self._pieces.run(self._through, chunk, places)
             self._length += len(chunk)
             if logits:
                 rows.append(np.concatenate([part.numpy() for part in self._head(normed) if part is not None], axis=1))
@@ -256,6 +259,7 @@ class Llama(Closable, Unpickled):
             raise InvalidUsageError(f"there is room for {self.context} tokens, and all of it is taken")
         if self._graph is None:
             self._capture()
+        self._cache.make_room(0, self._length, 1)
         self._graph.launch(position=self._length)
         self._logits = self._step_logits
         self._length += 1
@@ -267,6 +271,7 @@ class Llama(Closable, Unpickled):
     def replicas(self, tokens: Iterable[int]) -> list[NDArray[np.float32]]:
         """Return the residual stream's norm after ``tokens`` on each rank that has it, without keeping the tokens."""
         ids, kept = self._checked(tokens), self._length
+        self._cache.make_room(0, kept, len(ids))
         places = np.arange(kept, kept + len(ids), dtype=np.uint32)
         devices = self.comm.devices
         given = ([device.array(values) for device in devices] for values in (ids, places))
@@ -285,16 +290,21 @@ class Llama(Closable, Unpickled):
             raise InvalidUsageError(f"warm_up comes before the first prompt; {self._length} tokens are kept")
         room = self.context - 1
         if room:
-            run = partial(self._rehearse, min(tokens, room, self._batch))
-            run()
-            if rig.is_whole(self.comm):  # else processes would make unlike numbers of calls
-                warm_up(run, self.comm.devices)
+            self._warm_prompts(min(tokens, room))
             self.feed()
             self.next_token()  # waits
             self.rewind()
         self._logits = None
 
     # ---- within ----
+
+    def _warm_prompts(self, tokens: int) -> None:
+        """Run prompts of so many tokens, until all is made and clocks have risen."""
+        run = partial(self._rehearse, min(tokens, self._batch))
+        for _ in range(1 + self._pieces.captures):  # the second one is captured
+            run()
+        if rig.is_whole(self.comm):  # else processes would make unlike numbers of calls
+            warm_up(run, self.comm.devices)
 
     def _rehearse(self, count: int) -> float:
         """Return the seconds of a prompt that is forgotten again."""
@@ -309,28 +319,26 @@ class Llama(Closable, Unpickled):
             raise InvalidUsageError("give a prompt first: no token was given since the model was made, or rewound")
 
     @contextmanager
-    def _within(self, sequence: int | None) -> Iterator[None]:
-        """Let prompts go to a text's keys and values, or to none, and forget meanwhile what was given before."""
-        before = self._sequence, self._layers
-        self._sequence, self._layers = sequence, [] if sequence is None else self._cache.of(sequence)
+    def _within(self, *, lent: bool) -> Iterator[None]:
+        """Take prompts from a Texts alone, or for it, and forget what was given before and meanwhile."""
+        before, self._lent = self._lent, lent
         self._length, self._logits = 0, None
         try:
             yield
         finally:
-            self._sequence, self._layers = before
-            self._length, self._logits = 0, None
+            self._lent, self._length, self._logits = before, 0, None
 
     def _aside(self) -> ExitStack:
         """Take no prompts until what is returned is closed, at the latest with the model."""
-        if self._sequence is None:
+        if self._lent:
             raise InvalidUsageError("the model's texts are those of a Texts already; close that first")
         aside = ExitStack()
-        aside.enter_context(self._within(None))
+        aside.enter_context(self._within(lent=True))
         self._stack.callback(aside.close)
         return aside
 
     def _checked(self, tokens: Iterable[int]) -> NDArray[np.uint32]:
-        if self._sequence is None:
+        if self._lent:
             raise InvalidUsageError("the model's texts are those of a Texts: join one there, or close that")
         ids = checked(listed(tokens, self.context - self._length), self.config.vocabulary)
         if self._length + ids.size > self.context:
@@ -351,7 +359,7 @@ class Llama(Closable, Unpickled):
         if not set(stage.ranks) & set(self.comm.local_ranks):
             return lend(blocks[stage.first : stage.stop], there(positions, self._here).size, self.comm.nranks)
         if caches is None:
-            caches = self._layers
+            caches = self._cache.layers
             if self.in_halves(there(given, present(given)[0]).shape[0]):
                 return two_halves.through(blocks, caches, self._embedding, self._norm, given, positions)
         stream = given if stage.first else self._embedding(given)

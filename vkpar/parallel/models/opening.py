@@ -98,6 +98,8 @@ class ModelFile(Closable):
             shared=config.shared,
             sparse=config.sparse,
             dense=config.dense,
+            window=config.window,
+            sliding=config.sliding,
         )
 
     def load(

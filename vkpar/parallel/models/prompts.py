@@ -110,6 +110,7 @@ class Pieces:
 
     Attributes:
         stages: of the blocks.
+        captures: a length that comes twice is captured; not on CPUs, nor where a graph had no room.
         halved: the tokens of the shortest pieces that go through in two halves of their rows; 0 where none do. In
             graphs, the sums of one half run beside products of the other.
     """
@@ -119,7 +120,7 @@ class Pieces:
         self.stages = stages_of(streams)
         self.halved = 0
         joins = len(self.stages) > 1 and not rig.is_whole(comm)  # graphs of several processes
-        self._captures = captured_on(rig.everywhere(comm)) and not joins
+        self.captures = captured_on(rig.everywhere(comm)) and not joins
         self._least = min(rows, _LEAST)
         self._latest = 0  # tokens of the latest piece
         self._rows = 0  # of the graphs
@@ -130,20 +131,17 @@ class Pieces:
         """Say whether a piece of so many tokens goes through in two halves."""
         return 0 < self.halved <= rows
 
-    def run(self, through: Through, tokens: _Ids, positions: _Ids, *, captured: bool = True) -> Inputs:
+    def run(self, through: Through, tokens: _Ids, positions: _Ids) -> Inputs:
         """Return what comes out of the blocks, by rank; the next piece may overwrite it.
 
         Args:
-            through: always the same, but for pieces that are not captured.
+            through: always the same.
             tokens: of the piece.
             positions: where they are in the text.
-            captured: False for a piece of another text than those of the graphs.
         """
-        if not captured:
-            return self._eager(through, tokens, positions)
         count, latest = len(tokens), self._latest
         self._latest = count
-        again = self._captures and count == latest and count >= self._least
+        again = self.captures and count == latest and count >= self._least
         if count != self._rows and not (again and self._captured(through, count)):
             return self._eager(through, tokens, positions)
         both = np.stack((tokens, positions))
@@ -186,12 +184,12 @@ class Pieces:
             self._capture(through, rows)
         except OutOfMemoryError as error:
             self._give_up(error)
-        return self._captures
+        return self.captures
 
     def _give_up(self, error: OutOfMemoryError) -> None:
         """Never capture again, and say why."""
         self.close()
-        self._captures = False
+        self.captures = False
         _log.warning("prompts run without a graph, which has no room: %s", error)
 
     def _capture(self, through: Through, rows: int) -> None:

@@ -1,10 +1,10 @@
-"""The next token from a row of logits: the likeliest one, by the devices, or drawn."""
+"""The next token from a row of logits: the likeliest one, by the devices, or drawn; one of several texts of such."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 from vkpar.parallel.layers.norms import Parts, there
+from vkpar.unpickled import Unpickled
 
 NOT_FINITE: Final = "the logits are not finite: the weights hold NaN or infinity, or overflow"
 
@@ -103,6 +104,80 @@ class Sampler:
         if self._sampling.greedy:
             return int(np.argmax(chances))
         return int(self._generator.choice(chances.size, p=chances))
+
+
+def rates_of(count: int, prompt_rate: float, made: int, step_rate: float) -> str:
+    """Return rates in words: of ``count`` tokens of a prompt, and of those that were made."""
+    rates = f"pp {count}: {prompt_rate:.1f} tokens/s of the prompt"
+    return rates + f", tg {made}: {step_rate:.1f} tokens/s after it" * (step_rate > 0)
+
+
+@dataclass(eq=False)
+class Text(Unpickled):
+    """One of several texts; :meth:`Texts.join` makes it.
+
+    Attributes:
+        count: tokens of its prompt.
+        steps: how many tokens are made at most.
+        sampling: how they are chosen.
+        stops: tokens after which nothing follows.
+        sequence: which of the model's texts it is, until it ends. The next one that joins may change it.
+        tokens: made so far.
+        ended: it has all its tokens, or was left.
+        prompt_seconds: until its first token was there; ``step_seconds`` all later ones took together.
+
+    Examples:
+        >>> from vkpar.parallel.models import Texts, open_model
+        >>> with open_model(folder) as file, file.load(comm, mode="tensor", context=32, sequences=2) as model:
+        ...     with Texts(model) as texts:
+        ...         text = texts.join([1, 5, 9], steps=5)
+        ...         texts.leave(text)
+        >>> text.left, text.position, text.ended  # of five tokens the first one was made with the prompt
+        (4, 3, True)
+    """
+
+    count: int
+    steps: int
+    sampling: Sampling
+    stops: frozenset[int]
+    sequence: int
+    tokens: list[int] = field(default_factory=list)
+    ended: bool = False
+    prompt_seconds: float = 0.0
+    step_seconds: float = 0.0
+    _sampler: Sampler = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._sampler = self.sampling.sampler()
+
+    @property
+    def left(self) -> int:
+        """Tokens that are still to be made, where none of them stops the text."""
+        return self.steps - len(self.tokens)
+
+    @property
+    def position(self) -> int:
+        """Where its latest token goes, which was not put in yet."""
+        return self.count + len(self.tokens) - 1
+
+    @property
+    def rates(self) -> str:
+        """How many tokens a second its prompt and its tokens took, by llama-bench's names."""
+        later = max(len(self.tokens) - 1, 0)
+        prompt_rate, step_rate = self.count / (self.prompt_seconds or 1), later / (self.step_seconds or 1)
+        return rates_of(self.count, prompt_rate, len(self.tokens), step_rate)
+
+    def _add(self, token: int) -> None:
+        self.tokens.append(token)
+        self.ended = not self.left or token in self.stops
+
+    def _drawn(self, logits: NDArray[Any], likeliest: int) -> int:
+        """Return the next token; the devices chose the likeliest one."""
+        if not self.sampling.greedy:
+            return self._sampler(logits)
+        if likeliest == 0 and np.isnan(logits[0]):
+            raise InvalidUsageError(NOT_FINITE)
+        return likeliest
 
 
 class History:

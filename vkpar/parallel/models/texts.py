@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +16,11 @@ from vkpar.graph.capture import capture
 from vkpar.parallel.layers.norms import Parts, there
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.prompts import checked, listed
-from vkpar.parallel.models.sampling import NOT_FINITE, History, Sampler, Sampling, read_logits
+from vkpar.parallel.models.sampling import History, Sampling, Text, read_logits
 from vkpar.unpickled import Closable, Unpickled
 
 AHEAD: Final = 8  # launches of the step that are under way before their tokens are read
+_PROMPTS: Final = 0  # the text whose place prompts run in, by pieces that were captured for it
 
 
 def check_steps(steps: object) -> None:
@@ -29,78 +29,69 @@ def check_steps(steps: object) -> None:
         raise InvalidUsageError(f"steps is a whole number from 0, not {steps!r}")
 
 
-def rates_of(count: int, prompt_rate: float, made: int, step_rate: float) -> str:
-    """Return rates in words: of ``count`` tokens of a prompt, and of those that were made."""
-    rates = f"pp {count}: {prompt_rate:.1f} tokens/s of the prompt"
-    return rates + f", tg {made}: {step_rate:.1f} tokens/s after it" * (step_rate > 0)
+class _Together:
+    """What the devices have for a step of several texts: made once for a decoder, which keeps it.
 
-
-@dataclass(eq=False)
-class Text(Unpickled):
-    """One of several texts; :meth:`Texts.join` makes it.
+    Args:
+        model: the decoder.
 
     Attributes:
-        count: tokens of its prompt.
-        steps: how many tokens are made at most.
-        sampling: how they are chosen.
-        stops: tokens after which nothing follows.
-        sequence: which of the model's texts it is, until it ends.
-        tokens: made so far.
-        ended: it has all its tokens, or was left.
-        prompt_seconds: until its first token was there; ``step_seconds`` all later ones took together.
-
-    Examples:
-        >>> from vkpar.parallel.models import Texts, open_model
-        >>> with open_model(folder) as file, file.load(comm, mode="tensor", context=32, sequences=2) as model:
-        ...     with Texts(model) as texts:
-        ...         text = texts.join([1, 5, 9], steps=5)
-        ...         texts.leave(text)
-        >>> text.left, text.position, text.ended  # of five tokens the first one was made with the prompt
-        (4, 3, True)
+        tokens: of each text the latest one; ``positions`` where these go, ``going`` 1 for texts that go on, else 0.
+        history: the tokens that launches gave.
+        graph: the captured step; None before the first one.
     """
 
-    count: int
-    steps: int
-    sampling: Sampling
-    stops: frozenset[int]
-    sequence: int
-    tokens: list[int] = field(default_factory=list)
-    ended: bool = False
-    prompt_seconds: float = 0.0
-    step_seconds: float = 0.0
-    _sampler: Sampler = field(init=False, repr=False)
+    def __init__(self, model: Llama) -> None:
+        comm, self._model = model.comm, model
+        self.tokens, self.positions, self.going = (
+            rig.by_rank(comm, [device.zeros(model.sequences, "uint32") for device in comm.devices]) for _ in range(3)
+        )
+        self.history = History(there(self.tokens, model._here).device, AHEAD, model.sequences)
+        self.graph: Any = None
+        self._logits: Any = None
 
-    def __post_init__(self) -> None:
-        self._sampler = self.sampling.sampler()
+    @classmethod
+    def of(cls, model: Llama) -> _Together:
+        """Return what a decoder keeps."""
+        kept: _Together = model._together or cls(model)
+        model._together = kept
+        return kept
 
-    @property
-    def left(self) -> int:
-        """Tokens that are still to be made, where none of them stops the text."""
-        return self.steps - len(self.tokens)
+    def write(self, parts: Parts, values: dict[int, int]) -> None:
+        """Write a value of each text, and 0 for those that are missing."""
+        row = np.array([values.get(number, 0) for number in range(self._model.sequences)], np.uint32)
+        for array in rig.own(self._model.comm, parts):
+            assert array is not None, "ranks of this process have it"
+            array.write(row)
 
-    @property
-    def position(self) -> int:
-        """Where its latest token goes, which was not put in yet."""
-        return self.count + len(self.tokens) - 1
+    def launch(self, count: int) -> None:
+        """Launch the step so many times."""
+        if self.graph is None:
+            self._capture()
+        for number in range(count):
+            self.graph.launch(number=number)
 
-    @property
-    def rates(self) -> str:
-        """How many tokens a second its prompt and its tokens took, by llama-bench's names."""
-        later = max(len(self.tokens) - 1, 0)
-        prompt_rate, step_rate = self.count / (self.prompt_seconds or 1), later / (self.step_seconds or 1)
-        return rates_of(self.count, prompt_rate, len(self.tokens), step_rate)
+    def logits(self) -> NDArray[np.float32]:
+        """Return those of the latest launch; over several processes all call it together."""
+        return read_logits(self._model.comm, self._logits, self._model.root)
 
-    def _add(self, token: int) -> None:
-        self.tokens.append(token)
-        self.ended = not self.left or token in self.stops
+    def move(self, source: int, target: int, tokens: int) -> None:
+        """Bring a text of so many tokens to another place, its row of the latest logits as well."""
+        self._model._cache.move(source, target, tokens)
+        if self._logits is not None:
+            self._logits[target].copy_from(self._logits[source])
 
-    def _drawn(self, logits: NDArray[Any], likeliest: int) -> int:
-        """Return the next token; the devices chose the likeliest one."""
-        if not self.sampling.greedy:
-            return self._sampler(logits)
-        if likeliest == 0 and np.isnan(logits[0]):
-            raise InvalidUsageError(NOT_FINITE)
-        return likeliest
+    def _capture(self) -> None:
+        comm, here = self._model.comm, self._model._here
+        with capture(comm.devices, comm=comm if comm.nranks > 1 else None) as step:
+            number = there(rig.by_rank(comm, list(step.param("number"))), here)
+            self._logits = self._model._of_rows(self.tokens, self.positions)
+            self.history.note(number, there(self.tokens, here))
+            for rank in comm.local_ranks:
+                places = there(self.positions, rank)
+                ops.add(places, there(self.going, rank), out=places)
+        self.graph = step
+        self._model._stack.callback(step.close)
 
 
 class Texts(Closable, Unpickled):
@@ -133,23 +124,18 @@ class Texts(Closable, Unpickled):
         if model.length:
             raise InvalidUsageError(f"the model keeps {model.length} tokens of its own; rewind it first")
         self._free = list(range(model.sequences - 1, -1, -1))
-        self._joined: dict[int, Text] = {}
+        self._joined: list[Text] = []
         self._model = model
         self._aside = model._aside()
         self._aside.callback(self._release)
-        comm, count = model.comm, model.sequences
-        self._tokens, self._positions, self._going = (
-            rig.by_rank(comm, [device.zeros(count, "uint32") for device in comm.devices]) for _ in range(3)
-        )
-        self._history = History(there(self._tokens, model._here).device, AHEAD, count)
-        self._graph: Any = None
-        self._logits: Any = None
+        self._step: _Together | None = _Together.of(model)
+        self._stepped = False
         self._changed, self._ahead = True, 0  # what devices have: other texts, or more tokens than texts were given
 
     @property
     def joined(self) -> tuple[Text, ...]:
         """The texts that go on, in the order in which they joined."""
-        return tuple(self._joined.values())
+        return tuple(self._joined)
 
     @property
     def free(self) -> int:
@@ -164,13 +150,33 @@ class Texts(Closable, Unpickled):
         Raises:
             InvalidUsageError: there was no step.
         """
-        if self._logits is None:
+        if not self._stepped:
             raise InvalidUsageError("no step was made")
-        return read_logits(self._model.comm, self._logits, self._model.root)
+        return self._open().logits()
 
     def stats(self) -> Any:
-        """Return what the captured step is made of, :class:`vkpar.GraphStats`; None before the first step."""
-        return None if self._graph is None else self._graph.stats()
+        """Return what the captured step is made of, :class:`vkpar.GraphStats`; None before the model's first one."""
+        graph = self._open().graph
+        return None if graph is None else graph.stats()
+
+    def warm_up(self, tokens: int = 1) -> None:
+        """Make what a first prompt of so many tokens, and a first step, would wait for: pipelines, graphs.
+
+        The model keeps them for the texts of all later ones, those of a :class:`Generation` too. GPUs are kept busy for
+        as long as their clocks rise.
+
+        Raises:
+            InvalidUsageError: texts go on.
+        """
+        step, model = self._open(), self._model
+        if self._joined:
+            raise InvalidUsageError(f"warm_up comes before the first text; {len(self._joined)} go on")
+        with model._within(lent=False):
+            model._warm_prompts(min(tokens, model.context))
+        if model.sequences > 1:
+            step.move(0, 1, tokens)
+        self._launch(1)
+        step.history.read(0, 1)  # waits
 
     def join(
         self, prompt: Iterable[int], steps: int, sampling: Sampling | None = None, stops: Iterable[int] = ()
@@ -187,8 +193,7 @@ class Texts(Closable, Unpickled):
             InvalidUsageError: as many texts as there is room for go on; a prompt without tokens, with one that the
                 vocabulary lacks, or too long for ``steps`` and the model's context; logits that are not finite.
         """
-        self._check_open()
-        model = self._model
+        together, model = self._open(), self._model
         check_steps(steps)
         ids = checked(listed(prompt, model.context), model.config.vocabulary)
         if ids.size + max(steps - 1, 0) > model.context:
@@ -198,9 +203,10 @@ class Texts(Closable, Unpickled):
             )
         if not self._free:
             raise InvalidUsageError(f"{len(self._joined)} texts go on, and there is room for no more; one has to leave")
-        text = Text(ids.size, steps, sampling or Sampling(), frozenset(stops), self._free[-1])
+        text = Text(ids.size, steps, sampling or Sampling(), frozenset(stops), _PROMPTS)
         start = time.perf_counter()
-        with model._within(text.sequence):
+        self._make_way(together)
+        with model._within(lent=False):
             model.prefill(ids)
             likeliest = model.next_token()
             if steps:
@@ -209,7 +215,8 @@ class Texts(Closable, Unpickled):
         text.prompt_seconds = time.perf_counter() - start
         text.ended = text.ended or not steps
         if not text.ended:
-            self._joined[self._free.pop()] = text
+            self._joined.append(text)
+            self._free.remove(_PROMPTS)
             self._changed = True
         return text
 
@@ -219,7 +226,6 @@ class Texts(Closable, Unpickled):
         Raises:
             InvalidUsageError: it has ended, or is none of these texts.
         """
-        self._check_open()
         self._check_joined(text)
         text.ended = True
         self._remove(text)
@@ -228,12 +234,13 @@ class Texts(Closable, Unpickled):
         """Forget the tokens of a text after the first ``count`` of those that were made.
 
         Raises:
-            InvalidUsageError: it has ended, or is none of these texts; no token would be left, or there are fewer.
+            InvalidUsageError: it has ended, or is none of these texts; no token would be left, or there are fewer;
+                windows go back beyond what is kept.
         """
-        self._check_open()
         self._check_joined(text)
         if not 1 <= count <= len(text.tokens):
             raise InvalidUsageError(f"of {len(text.tokens)} tokens that were made, {count} cannot be left")
+        self._model._cache.check_rewind(text.sequence, text.count + count - 1)
         del text.tokens[count:]
         self._changed = True
 
@@ -257,21 +264,23 @@ class Texts(Closable, Unpickled):
         Raises:
             InvalidUsageError: as :meth:`step`.
         """
-        self._check_open()
+        together = self._open()
         if not self._joined:
             raise InvalidUsageError("no text goes on; join one")
         greedy = all(text.sampling.greedy for text in self.joined)
         count = min(most, AHEAD, *(text.left for text in self.joined)) if greedy else 1
         start = time.perf_counter()
         self._launch(count)
-        found = self._history.read(0, count)
+        self._stepped = True
+        found = together.history.read(0, count)
         logits = self._read_logits(found[-1])
-        texts, taken = self.joined, time.perf_counter() - start
+        places = {text: text.sequence for text in self._joined}  # those that join meanwhile may move them
+        taken = time.perf_counter() - start
         for number, row in enumerate(found):
             self._ahead = count - number
-            start, given = time.perf_counter(), [text for text in texts if not text.ended]
+            start, given = time.perf_counter(), [text for text in places if not text.ended]
             for text in given:
-                place = text.sequence
+                place = places[text]
                 text._add(text._drawn(logits.get(place, np.zeros(1)), int(row[place])))
                 if text.ended:
                     self._remove(text)
@@ -288,39 +297,42 @@ class Texts(Closable, Unpickled):
 
     # ---- within ----
 
-    def _check_open(self) -> None:
-        if self._tokens is None:
+    def _open(self) -> _Together:
+        if self._step is None:
             raise InvalidUsageError("the texts are closed")
+        return self._step
 
     def _check_joined(self, text: Text) -> None:
-        if self._joined.get(text.sequence) is not text:
+        self._open()
+        if text not in self._joined:
             raise InvalidUsageError("the text has ended already, or is one of another model")
 
     def _remove(self, text: Text) -> None:
-        del self._joined[text.sequence]
+        self._joined.remove(text)
         self._free.append(text.sequence)
         self._changed = True
 
+    def _make_way(self, together: _Together) -> None:
+        """Let the text that lies where prompts run go on in a free place."""
+        for text in self._joined:
+            if text.sequence == _PROMPTS:
+                text.sequence = self._free.pop()
+                together.move(_PROMPTS, text.sequence, text.position + self._ahead)
+                self._free.append(_PROMPTS)
+                self._changed = True
+
     def _launch(self, count: int) -> None:
         """Tell the devices what changed, and launch the step so many times."""
-        if self._graph is None:
-            self._capture()
-        texts, changed = self.joined, self._changed or self._ahead > 0
+        step, texts, changed = self._open(), self._joined, self._changed or self._ahead > 0
         if changed:
-            self._write(self._positions, {text.sequence: text.position for text in texts})
-            self._write(self._going, {text.sequence: 1 for text in texts})
+            step.write(step.positions, {text.sequence: text.position for text in texts})
+            step.write(step.going, {text.sequence: 1 for text in texts})
         if changed or not all(text.sampling.greedy for text in texts):
-            self._write(self._tokens, {text.sequence: text.tokens[-1] for text in texts})
+            step.write(step.tokens, {text.sequence: text.tokens[-1] for text in texts})
         self._changed = False
-        for number in range(count):
-            self._graph.launch(number=number)
-
-    def _write(self, parts: Parts, values: dict[int, int]) -> None:
-        """Write a value of each text, and 0 for those that are missing."""
-        row = np.array([values.get(number, 0) for number in range(self._model.sequences)], np.uint32)
-        for array in rig.own(self._model.comm, parts):
-            assert array is not None, "ranks of this process have it"
-            array.write(row)
+        for text in texts:
+            self._model._cache.make_room(text.sequence, text.position, count)
+        step.launch(count)
 
     def _read_logits(self, latest: NDArray[Any]) -> dict[int, NDArray[np.float32]]:
         """Return the logits of texts whose tokens the host draws, or of whose last one it has to see what made it."""
@@ -330,53 +342,8 @@ class Texts(Closable, Unpickled):
         whole = self.logits()
         return {number: whole[number] for number in needs}
 
-    def _capture(self) -> None:
-        comm, here = self._model.comm, self._model._here
-        with capture(comm.devices, comm=comm if comm.nranks > 1 else None) as step:
-            number = there(rig.by_rank(comm, list(step.param("number"))), here)
-            self._logits = self._model._of_rows(self._tokens, self._positions)
-            self._history.note(number, there(self._tokens, here))
-            for rank in comm.local_ranks:
-                places = there(self._positions, rank)
-                ops.add(places, there(self._going, rank), out=places)
-        self._graph = step
-
     def _release(self) -> None:
-        """Free what the devices have for the texts."""
-        if self._graph is not None:
-            self._graph.close()
-        for text in self.joined:
+        """End what goes on."""
+        for text in self._joined:
             text.ended = True
-        self._joined, self._free, self._graph, self._logits = {}, [], None, None
-        self._tokens = self._positions = self._going = self._history = None  # type: ignore[assignment]
-
-
-def all_texts(
-    texts: Texts,
-    prompts: Sequence[Sequence[int]],
-    steps: int,
-    samplings: Sequence[Sampling],
-    stops: Iterable[int],
-    begun: list[Text],
-) -> Generator[list[Text]]:
-    """Let texts join in their order as places become free, and yield after each step those that got a token.
-
-    Args:
-        texts: where they join.
-        prompts: theirs.
-        steps: of each at most.
-        samplings: theirs.
-        stops: of all.
-        begun: gets the texts that joined, in order.
-    """
-    wanted, stops = list(zip(prompts, samplings, strict=True)), tuple(stops)
-    while texts.joined or len(begun) < len(wanted):
-        most = AHEAD if len(begun) == len(wanted) else 1
-        rounds: Iterable[list[Text]] = texts.steps(most) if texts.joined else ([],)
-        for given in rounds:
-            new = []
-            while texts.free and len(begun) < len(wanted):
-                prompt, sampling = wanted[len(begun)]
-                begun.append(texts.join(prompt, steps, sampling, stops))
-                new.append(begun[-1])
-            yield [*given, *(text for text in new if text.tokens)]
+        self._joined, self._free, self._step = [], [], None

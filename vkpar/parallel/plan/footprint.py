@@ -9,7 +9,7 @@ from typing import Final
 
 from vkpar import dtypes
 from vkpar.ops.attention.kvcache import PITCH
-from vkpar.ops.attention.kvcaches import room_of
+from vkpar.ops.attention.kvcaches import room_of, rows_of
 from vkpar.ops.tiles.cpu import Weights
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.plan.placing import Placement
@@ -128,19 +128,24 @@ class Footprint:
     def _ranks(self) -> range:
         return range(self.placement.table.nranks)
 
-    def cache(self, spec: ModelSpec, rank: int, context: int, batch: int) -> int:
-        """Return the bytes of a rank's keys and values of ``batch`` texts."""
-        if not spec.decoder:
+    def cache(self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int) -> int:
+        """Return the bytes of a rank's keys and values of ``batch`` texts, of which pieces of prompts are appended."""
+        if not spec.decoder or not self.kv_heads[rank]:
             return 0
-        each = padded(sum(self.seen(spec, rank, context, batch).values()))
-        return 2 * each * self.blocks[rank] if self.kv_heads[rank] else 0
+        windows = [spec.window_of(block) for block, ranks in enumerate(self.placement.streams) if rank in ranks]
+        rows = (rows_of(context, batch, window, piece) for window in windows)
+        return sum(2 * padded(self._keys(spec, rank, count, batch)) for count in rows)
+
+    def _keys(self, spec: ModelSpec, rank: int, rows: int, batch: int) -> int:
+        """Return the bytes of a block's keys, so many rows of each text."""
+        keys = batch * self.kv_heads[rank] * rows * round_up(spec.head_dim, PITCH)
+        return keys * dtypes.resolve(spec.cache).itemsize
 
     def seen(self, spec: ModelSpec, rank: int, context: int, batch: int) -> dict[str, int]:
         """Return, by name, the bytes of what a kernel of a rank has to see as a whole; there are pieces of all else."""
         if not spec.decoder:
             return {}
-        keys = batch * self.kv_heads[rank] * room_of(context, batch) * round_up(spec.head_dim, PITCH)
-        return {"a block's keys": keys * dtypes.resolve(spec.cache).itemsize}
+        return {"a block's keys": self._keys(spec, rank, room_of(context, batch), batch)}
 
     def activations(
         self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int, devices: Sequence[Weights] = ()

@@ -211,7 +211,7 @@ def memory_of(
     return [
         (
             sum(tensor.nbytes[rank] for tensor in needs.tensors),
-            needs.cache(spec, rank, context, batch),
+            needs.cache(spec, rank, context, batch, piece),
             needs.activations(spec, rank, context, batch, piece, products),
         )
         for rank in range(len(needs.blocks))

@@ -69,7 +69,8 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     Args:
         source: the object in a ``config.json`` as transformers saves it; the metadata of a GGUF file; or an object with
             the attributes ``layers``, ``hidden``, ``intermediate``, ``heads``, ``kv_heads``, ``head_dim``,
-            ``vocabulary``, ``tied`` and perhaps ``head_norms``, ``post_norms``, ``experts`` and ``active``.
+            ``vocabulary``, ``tied`` and perhaps ``head_norms``, ``post_norms``, ``experts``, ``active``, ``window`` and
+            ``sliding``. Of the others windows are not read: that all keys are kept.
         weights: what the weights are stored in on devices.
         kinds: of weights that are stored otherwise, by step and block; see :class:`ModelSpec`.
 
@@ -101,6 +102,7 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     how["head_norms"] = _is_of(source, "head_norms", _HEAD_NORMS)
     how["post_norms"] = _is_of(source, "post_norms", _POSTED)
     how["sparse"], how["dense"] = _sparse(source, sizes["layers"])
+    how["window"], how["sliding"] = getattr(source, "window", None), getattr(source, "sliding", ())
     return ModelSpec(**sizes, **how, weights=weights, kinds=mixed)
 
 

@@ -70,6 +70,8 @@ class ModelSpec:
             are such.
         head_norms: each head of queries and of keys is normed.
         post_norms: what attention and the feed-forward block give is normed before it is added to the stream.
+        window: how many tokens a token attends to; None for all.
+        sliding: by block whether it has the window; all have where this is empty.
 
     Raises:
         InvalidUsageError: sizes that are no numbers from 1, or that do not fit together; an unknown dtype or format.
@@ -104,6 +106,8 @@ class ModelSpec:
     kinds: tuple[tuple[str, tuple[str, ...]], ...] = ()
     head_norms: bool = False
     post_norms: bool = False
+    window: int | None = None
+    sliding: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "hidden", "heads", "kv_heads", "head_dim", "vocabulary"):
@@ -117,6 +121,10 @@ class ModelSpec:
         if self.shared and not self.experts:
             raise InvalidUsageError(f"an expert of {self.shared} columns that all tokens take, and no others")
         check_sparse(self.sparse, self.layers, self.experts, self.dense)
+        if self.window is not None:
+            check_size("window", self.window)
+        if self.sliding and len(self.sliding) != self.layers:
+            raise InvalidUsageError(f"{len(self.sliding)} blocks with or without a window of {self.layers}")
         for step, kinds in self.kinds:
             if step not in self._steps or len(kinds) != self.layers:
                 known = ", ".join(self._steps)
@@ -145,6 +153,10 @@ class ModelSpec:
     def _steps(self) -> tuple[str, ...]:
         """Names of steps that are products by a weight that may be stored in any way."""
         return (*_STEPS, *(_SHARED if self.shared else ()))
+
+    def window_of(self, block: int) -> int | None:
+        """Return the window of a block; None where it has none."""
+        return self.window if not self.sliding or self.sliding[block] else None
 
     def mixes(self, block: int) -> bool:
         """Say whether a block has experts."""
