@@ -21,7 +21,7 @@ from vkpar.parallel import (
     shard,
 )
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
-from vkpar.parallel.layers import layers
+from vkpar.parallel.layers import linear
 from vkpar.parallel.layers.layers import Parts
 from vkpar.parallel.layers.moving import moved
 from vkpar.parallel.layers.norms import there
@@ -243,7 +243,7 @@ def test_few_rows_are_rounded_where_matrix_cores_take_them(
     """More than eight are always; halves of an eps above 1 tell."""
     comm = rig("L")
     if cores:
-        monkeypatch.setattr(layers, "streams", lambda info, dtype: "matrices")
+        monkeypatch.setattr(linear, "streams", lambda info, dtype: "matrices")
     first = ColumnParallelLinear(np.ones((6, 20), np.float16), comm=comm, inputs="float16", results="float16")
     (made,) = first([comm.devices[0].full((rows, 20), 1 + 2**-12, "float32")])
     assert made is not None
