@@ -1,5 +1,6 @@
-"""Sums and extremes of elements of 8, 16 and 64 bits, read in units of 16 bytes, of 4, or of 8, against NumPy's.
+"""Sums and extremes of elements of 8, 16 and 64 bits, read in units of 32 bytes, of 16, 8, or 4, against NumPy's.
 
+Each is made by the kernels of GPUs, and by those of CPU drivers that read storage buffers element by element.
 The cases are those of numpy/_core/tests: test_ufunc.py (test_sum, of all types) and test_umath.py (TestMaximum and
 TestMinimum's test_reduce, with NaN).
 """
@@ -20,6 +21,7 @@ SHAPES: tuple[tuple[tuple[int, ...], Any], ...] = (
     ((5000,), None), ((3, 1000), 1),
     ((64, 48), 0), ((64, 48), 1), ((7, 33, 64), 1), ((7, 33, 64), (0, 2)), ((33, 7), 0),
     ((100_001,), None), ((4, 5, 6), (0, 1)), ((2, 4096), 1), ((1,), 0), ((17, 1), 0), ((513, 16), 0), ((5, 300, 3), 1),
+    ((3, 70_016), 1), ((131, 4128), 0), ((2, 67, 40), 1), ((65_536,), None), ((9, 8), 1), ((70, 8), 0),
 )  # fmt: skip
 
 
@@ -28,11 +30,14 @@ def computes(device: vkpar.Device, dtype: str) -> bool:
     return features.float64 if dtype == "float64" else features.int64
 
 
-@pytest.fixture(autouse=True)
-def _as_on_gpus(monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> None:
+@pytest.fixture(autouse=True, params=["gpu", "w64"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> None:
     if "SwiftShader" in device.name and not FULL:
         pytest.skip("SwiftShader compiles each of these kernels for five seconds; lavapipe runs them")
+    if request.param == "w64" and not device.info.features.int64:
+        pytest.skip(f"{device} does not compute with 64 bits")
     monkeypatch.setattr(units, "reads_units", lambda device: True)
+    monkeypatch.setattr(units, "w64", lambda device: request.param == "w64")
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "uint16", "int16", "int64", "uint64", "float64"])

@@ -1,7 +1,8 @@
-"""Sums and extremes of elements of 8, 16 and 64 bits, read as they are stored, in units of 16 bytes."""
+"""Sums and extremes of elements of 8, 16 and 64 bits, read as they are stored, in units of 16 bytes, or 32 by W64."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.abi import reduce as abi
@@ -10,6 +11,7 @@ from vkpar.arrays.array import Array
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import widened
 from vkpar.ops.call.work import ceil_power, floor_power
+from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.reduce import cpu
@@ -24,7 +26,13 @@ _WANTED: Final = 1 << 18  # invocations of a launch, as far as each has four uni
 _TURNS: Final = (4, 32)  # units of an invocation: at least and at most
 _OPS: Final = {"sum": 0, "max": 1, "min": 2}
 _TRUTHS: Final = {"sum": 0, "max": 3, "min": 4}
-_KERNELS: Final = {"int64": "i64", "uint64": "u64", "float64": "f64"}
+_KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
+_W64_GROUP: Final = 64
+_WIDEST: Final = 32
+_PAGE: Final = 4096
+_W64_PARTS: Final = 512  # as far as each has four units
+_W64_UNITS: Final = 128  # of a part of a row, at most
+_W64_COLUMN: Final = (64, 16)  # elements of a part of a column at most: nearer each other than a page, and farther
 
 
 class _Shape(NamedTuple):
@@ -32,8 +40,9 @@ class _Shape(NamedTuple):
     extent: int
     columns: int
     unit: int  # bytes
-    lanes: int
+    lanes: int  # 1 of the kernels that an invocation has a part for itself in
     part: int  # units of rows, elements of columns
+    left: int = 0  # elements of the only row behind its last whole unit, which are left as they are
 
 
 def groups_of(shape: tuple[int, ...], axes: frozenset[int]) -> Groups:
@@ -48,8 +57,13 @@ def groups_of(shape: tuple[int, ...], axes: frozenset[int]) -> Groups:
 
 
 def reads_units(device: Device) -> bool:
-    """Say whether elements are read in units: CPU drivers take longer for that than for converting them first."""
-    return not cpu.passes_alone(device)
+    """Say whether elements are read in units: other CPU drivers take longer for that than for converting them first."""
+    return not cpu.passes_alone(device) or w64(device)
+
+
+def w64(device: Device) -> bool:
+    """Say whether an invocation has a part for itself, and reads units of 32 bytes, or of 8."""
+    return cpu.reads_pairs(device)
 
 
 def reduced(name: str, a: Array, groups: Groups) -> tuple[Array, Groups]:
@@ -71,42 +85,72 @@ def reduced(name: str, a: Array, groups: Groups) -> tuple[Array, Groups]:
 
 
 def _once(name: str, a: Array, groups: Groups, at: int) -> tuple[Array, int] | None:
-    shape = _shape_of(a, groups, at)
+    shape = (_w64_shape if w64(a.device) else _shape_of)(a, groups, at)
     if shape is None:
         return None
     rows = shape.columns == 1
     length = -(-shape.extent * a.dtype.itemsize // shape.unit) if rows else shape.extent
     parts = -(-length // shape.part)
     dtype = a.dtype.name if a.dtype.name in LONG else widened(a)
-    made = a.device.empty((shape.blocks, parts, shape.columns), dtype)
+    made = a.device.empty((shape.blocks, parts + shape.left, shape.columns), dtype)
     done = repeat("reduce_units", (a,), (made,), name, shape)
-    if done is not None:
-        return made, parts
+    if done is None and not _send(name, a, made, shape, parts):
+        return None
+    if shape.left:
+        end, there = a.reshape(-1)[-shape.left :], made.reshape(-1)[parts:]
+        there.copy_from(end) if a.dtype.name in LONG else cast(end, dtype, out=there)
+    return made, parts + shape.left
+
+
+def _send(name: str, a: Array, made: Array, shape: _Shape, parts: int) -> bool:
+    """Reduce an axis in parts; False, and nothing done, where a kernel cannot see it."""
+    form, rows = "w64_" if w64(a.device) else "", shape.columns == 1
     call = Call(name, key_of("reduce_units", (a,), (made,), name, shape), (a,), (made,))
     seen, put = binding(call.operands[0]), binding(call.results[0])
     size = a.dtype.itemsize
     if seen is None or put is None or seen[1] * size % shape.unit:
-        return None
+        return False
     units = 1 if rows else shape.columns * size // shape.unit
-    beside = _GROUP // shape.lanes
     ops = _TRUTHS if a.dtype == "bool" and rows else _OPS
-    push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, seen[1] * size // 4, put[1])
-    constants = abi.UnitsConstants(ops[name], 8 * size, a.dtype.numpy.kind == "i", shape.unit == 16, not rows)
+    first = seen[1] * size // (shape.unit if form else 4)
+    push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, first, put[1])
+    constants = abi.UnitsConstants(ops[name], 8 * size, a.dtype.numpy.kind == "i", shape.unit > 8, not rows)
     work = shape.blocks * parts
-    count = -(-work // beside) if rows else work * -(-units // beside)
-    kernel = f"reduce_units_{_KERNELS.get(a.dtype.name, 'u32')}"
+    beside = _W64_GROUP if form else _GROUP // shape.lanes
+    count = -(-work * units // beside) if rows or form else work * -(-units // beside)
+    kernel = f"reduce_units_{form}{_KERNELS.get(a.dtype.name, 'u32')}"
     call.dispatch(kernel, (call.operands[0], call.results[0]), (seen[0], put[0]), pack(push), count, constants)
     call.keep()
-    return made, parts
+    return True
+
+
+def _w64_shape(a: Array, groups: Groups, at: int) -> _Shape | None:
+    """Return how an axis is reduced where an invocation has a part; None where rows are not whole units."""
+    blocks, extent, columns = _around(groups, at)
+    size, left = a.dtype.itemsize, 0
+    if blocks == columns == 1:
+        left = extent % (_WIDEST // size)
+        extent -= left
+    run = (columns if columns > 1 else extent) * size
+    unit = next((unit for unit in (_WIDEST, 8) if run % unit == 0 and a.byte_offset % unit == 0), 0)
+    if not unit or not run or a.size >> 31:
+        return None
+    length, beside = (extent, run // unit) if columns > 1 else (run // unit, 1)
+    part = max(floor_power(max(blocks * length * beside // _W64_PARTS, 1)), _TURNS[0])
+    most = _W64_COLUMN[run >= _PAGE] if columns > 1 else _W64_UNITS
+    return _Shape(blocks, extent, columns, unit, 1, min(part, most), left)
+
+
+def _around(groups: Groups, at: int) -> tuple[int, int, int]:
+    """Return how many elements there are before an axis, along it, and after it."""
+    sizes = [size for size, _ in groups]
+    return math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])
 
 
 def _shape_of(a: Array, groups: Groups, at: int) -> _Shape | None:
     """Return how an axis is reduced; None where rows begin between words, or there is too little to do."""
-    blocks, columns = 1, 1
-    for index, (size, _) in enumerate(groups):
-        blocks *= size if index < at else 1
-        columns *= size if index > at else 1
-    extent, size = groups[at][0], a.dtype.itemsize
+    blocks, extent, columns = _around(groups, at)
+    size = a.dtype.itemsize
     least = max(size, 4)
     run = columns * size if columns > 1 else extent * size if blocks > 1 else 16
     unit = 16 if run % 16 == 0 and a.byte_offset % 16 == 0 else least
