@@ -1,8 +1,8 @@
 // Sums and extremes of elements of 8, 16 and 64 bits: rows, or columns of blocks, in parts. An invocation reads units of
 // 16 bytes where these begin at multiples of that, four of them at once, and otherwise words, or elements of 64 bits.
 // Results are words, of which each has a sum or an extreme, or elements of 64 bits; parts of several are reduced next.
-// With W64, for CPU drivers that read storage buffers element by element, units are of 32 bytes, or of 8, and an invocation
-// has a part for itself.
+// With W64, for CPU drivers that read storage buffers element by element, units are of 32 bytes, or of 8, and no two
+// invocations share a part.
 // variants: u32: VALUE=int | u64: VALUE=uint64_t LONG INT64 | f64: VALUE=double LONG FLOAT64 | w64_u32: W64 VALUE=int | w64_u64: W64 VALUE=uint64_t LONG INT64 | w64_f64: W64 VALUE=double LONG FLOAT64
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -35,7 +35,7 @@ layout(push_constant) uniform Push {
     uint columns;  // units of them; 1 of rows
     uint parts;
     uint part;     // units of a row, or elements of a column
-    uint lanes;    // invocations of a part, a power of two; 1 with W64
+    uint lanes;    // invocations of a part, a power of two; with W64 parts of rows of an invocation
     uint a_first;  // words before all; units with W64
     uint o_first;
 } push;

@@ -14,7 +14,7 @@ import pytest
 from conftest import FULL
 
 import vkpar
-from vkpar.ops.reduce import units
+from vkpar.ops.reduce import reductions, units
 
 pytestmark = pytest.mark.device
 SHAPES: tuple[tuple[tuple[int, ...], Any], ...] = (
@@ -95,3 +95,33 @@ def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:
         for got, want in zip(made, (a.sum(), a.max(0), a.min(1)), strict=True):
             np.testing.assert_array_equal(got.numpy(), want)
     graph.close()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "bool", "int64", "uint64", "float64"])
+def test_places_by_parts_of_rows(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    if np.dtype(dtype).itemsize == 8 and not computes(device, dtype):
+        pytest.skip(f"{device} does not compute {dtype}")
+    found = []
+    by_parts = reductions._by_parts
+    monkeypatch.setattr(reductions, "_by_parts", lambda *given: found.append(by_parts(*given)) or found[-1])
+    monkeypatch.setattr(reductions, "_MANY", 4096)
+    monkeypatch.setattr(reductions, "_LEAST_PART", 32)
+    shapes: tuple[tuple[tuple[int, ...], Any], ...] = (((40_000,), None), ((7, 3, 320), -1), ((6, 1, 4000), 2))
+    for shape, axis in shapes:
+        a = rng.integers(0, 2 if dtype == "bool" else 90, shape).astype(dtype)  # so that there are many equals
+        if dtype == "float64":
+            a -= 45
+            a[rng.random(shape) < 1 / 4000] = np.nan
+        elif dtype.startswith("int"):
+            a -= np.array(45, dtype)
+        for name in ("argmax", "argmin"):
+            want = getattr(np, name)(a, axis, keepdims=True)
+            x, out = device.array(a), device.zeros(want.shape, "uint32")
+            np.testing.assert_array_equal(getattr(vkpar, name)(x, axis, keepdims=True).numpy(), want)
+            getattr(vkpar, name)(x, axis, True, out=out)
+            np.testing.assert_array_equal(out.numpy(), want)
+    assert any(each is not None for each in found) == units.w64(device)
+    same = vkpar.full(device, 50_000, 1, dtype)
+    assert same.argmax().item() == same.argmin().item() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 import operator
 from typing import Final
@@ -12,8 +13,9 @@ from vkpar.arrays.layout import joined
 from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops.arrays.making import fill
+from vkpar.ops.arrays.making import arange, fill
 from vkpar.ops.arrays.recipes import landed
+from vkpar.ops.arrays.take import take
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import (
@@ -29,9 +31,11 @@ from vkpar.ops.call.checks import (
 )
 from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.call.windows import writable_in_place
+from vkpar.ops.call.work import floor_power
+from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
-from vkpar.ops.elementwise.functions import equal
+from vkpar.ops.elementwise.functions import equal, multiply
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import long, once, passes, units
 from vkpar.ops.reduce.passes import Reduction
@@ -40,6 +44,8 @@ from vkpar.ops.reduce.units import groups_of
 Axis = int | tuple[int, ...] | None
 
 _ALL_FOUR: Final = 0x01010101  # truths in a word
+_MANY: Final = 1 << 18  # elements, from which on places are looked for in parts of rows
+_LEAST_PART: Final = 128
 _KINDS: Final = {
     "sum": Reduction("sum"),
     "mean": Reduction("sum", mean=True),
@@ -171,9 +177,7 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     if not count:
         return _of_nothing(name, kind, made, a)
     if a.dtype.name in LONG:
-        found = long.reduced(name, a, axes)
-        found = _reduced("argmax", found, axis, keepdims, None) if kind.family == "place" else found
-        made.copy_from(found.reshape(shape))
+        made.copy_from(_of_long(name, kind, a, axes, axis).reshape(shape))
         return made
     call = Call(name, key, (a,), (made,))
     direct = made.is_contiguous and writable_in_place(made)
@@ -187,7 +191,13 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
 def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array:
     """Reduce elements of 8 or 16 bits: as they are stored, or as 32 bits."""
     found = None
-    if kind.family != "place" and not kind.mean and a.size:
+    if kind.family == "place":
+        axes = axes_of(name, a, axis, single=True)
+        found = _by_parts(name, a, axes)
+        if found is not None:
+            found = found.reshape(_shape(a, axes, keepdims))
+            return found if out is None else landed(name, found, out, a)
+    elif not kind.mean and a.size:
         axes = axes_of(name, a, axis)
         found = _by_units(name, a, axes, keepdims)
         if found is None and a.dtype == "bool" and kind.family == "extreme":
@@ -199,6 +209,35 @@ def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, ou
     if kind.family != "extreme":
         return _reduced(name, wide, axis, keepdims, out)
     return cast(_reduced(name, wide, axis, keepdims, None), a.dtype, out=out)
+
+
+def _of_long(name: str, kind: Reduction, a: Array, axes: frozenset[int], axis: Axis) -> Array:
+    """Reduce elements of 64 bits, of which there are some."""
+    if kind.family != "place":
+        return long.reduced(name, a, axes)
+    found = _by_parts(name, a, axes)
+    return _reduced("argmax", long.reduced(name, a, axes), axis, False, None) if found is None else found
+
+
+def _by_parts(name: str, a: Array, axes: frozenset[int]) -> Array | None:
+    """Return places in rows by the extremes of parts and by what these parts have; None where another way is faster.
+
+    It reads all elements once, as they are stored.
+    """
+    groups = groups_of(a.shape, axes)
+    if a.size < _MANY or len(groups) > 2 or not groups[-1][1] or not (units.w64(a.device) and a.is_contiguous):
+        return None
+    extent = groups[-1][0]
+    rows = a.size // extent
+    least = builtins.max(_LEAST_PART, floor_power(math.isqrt(extent)))
+    part = next((n for n in range(least, builtins.min(32 * least, extent // 8) + 1, 32) if extent % n == 0), 0)
+    if not part or a.byte_offset % 32 or a.size >> 32:
+        return None
+    parts = a.reshape(rows, extent // part, part)
+    at = _reduced(name, _reduced(name[3:], parts, 2, False, None), 1, False, None)
+    every = add(at, arange(a.device, 0, a.size // part, extent // part, dtype="uint32")) if rows > 1 else at
+    inside = _reduced(name, take(parts.reshape(-1, part), every), 1, False, None)
+    return add(multiply(at, part), inside)
 
 
 def _by_units(name: str, a: Array, axes: frozenset[int], keepdims: bool) -> Array | None:

@@ -40,7 +40,7 @@ class _Shape(NamedTuple):
     extent: int
     columns: int
     unit: int  # bytes
-    lanes: int  # 1 of the kernels that an invocation has a part for itself in
+    lanes: int  # that share a part; or, of W64, parts of rows that one has
     part: int  # units of rows, elements of columns
     left: int = 0  # elements of the only row behind its last whole unit, which are left as they are
 
@@ -62,7 +62,7 @@ def reads_units(device: Device) -> bool:
 
 
 def w64(device: Device) -> bool:
-    """Say whether an invocation has a part for itself, and reads units of 32 bytes, or of 8."""
+    """Say whether no two invocations share a part, and each reads units of 32 bytes, or of 8."""
     return cpu.reads_pairs(device)
 
 
@@ -116,8 +116,11 @@ def _send(name: str, a: Array, made: Array, shape: _Shape, parts: int) -> bool:
     push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, first, put[1])
     constants = abi.UnitsConstants(ops[name], 8 * size, a.dtype.numpy.kind == "i", shape.unit > 8, not rows)
     work = shape.blocks * parts
-    beside = _W64_GROUP if form else _GROUP // shape.lanes
-    count = -(-work * units // beside) if rows or form else work * -(-units // beside)
+    beside = _GROUP // shape.lanes
+    if form:
+        count = -(-(-(-work // shape.lanes) if rows else work * units) // _W64_GROUP)
+    else:
+        count = -(-work // beside) if rows else work * -(-units // beside)
     kernel = f"reduce_units_{form}{_KERNELS.get(a.dtype.name, 'u32')}"
     call.dispatch(kernel, (call.operands[0], call.results[0]), (seen[0], put[0]), pack(push), count, constants)
     call.keep()
@@ -136,9 +139,11 @@ def _w64_shape(a: Array, groups: Groups, at: int) -> _Shape | None:
     if not unit or not run or a.size >> 31:
         return None
     length, beside = (extent, run // unit) if columns > 1 else (run // unit, 1)
-    part = max(floor_power(max(blocks * length * beside // _W64_PARTS, 1)), _TURNS[0])
-    most = _W64_COLUMN[run >= _PAGE] if columns > 1 else _W64_UNITS
-    return _Shape(blocks, extent, columns, unit, 1, min(part, most), left)
+    each = max(floor_power(max(blocks * length * beside // _W64_PARTS, 1)), _TURNS[0])
+    if columns > 1:
+        return _Shape(blocks, extent, columns, unit, 1, min(each, _W64_COLUMN[run >= _PAGE]))
+    part = min(each, _W64_UNITS)
+    return _Shape(blocks, extent, 1, unit, max(part // length, 1), part, left)
 
 
 def _around(groups: Groups, at: int) -> tuple[int, int, int]:
