@@ -18,6 +18,7 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.ops.reduce import cpu
 from vkpar.testing import U
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(5)]
@@ -120,6 +121,22 @@ def test_running_sums_and_products(device: vkpar.Device, rng: np.random.Generato
     odd_one = np.float32([1, np.inf, 2, -np.inf, 3, np.nan, 4])
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(vkpar.cumsum(device.array(odd_one)).numpy(), np.cumsum(odd_one))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+def test_running_sums_of_a_chunk_an_invocation(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    if not cpu.reads_pairs(device):
+        pytest.skip(f"{device} has no such kernel")
+    monkeypatch.setattr(cpu, "_ALONE", 1)
+    for shape in ((3, 16), (70, 24), (2, 4096), (3, 12_296), (1, 8192), (2, 5001)):
+        limits = np.iinfo(dtype)
+        a = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+        x = device.array(a)
+        np.testing.assert_array_equal(vkpar.cumsum(x, 1).numpy(), np.cumsum(a, 1, dtype))
+        np.testing.assert_array_equal(vkpar.cumprod(x[1:] | 1, 1).numpy(), np.cumprod(a[1:] | 1, 1, dtype))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint32", "float16"])
