@@ -35,11 +35,11 @@ from vkpar.ops.call.work import floor_power
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
-from vkpar.ops.elementwise.functions import equal, multiply
+from vkpar.ops.elementwise.functions import divide, equal, logical_or, multiply, not_equal
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import long, once, passes, units
 from vkpar.ops.reduce.passes import Reduction
-from vkpar.ops.reduce.units import groups_of
+from vkpar.ops.reduce.units import Groups, groups_of
 
 Axis = int | tuple[int, ...] | None
 
@@ -176,13 +176,16 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
         return made
     if not count:
         return _of_nothing(name, kind, made, a)
-    if a.dtype.name in LONG:
+    if a.dtype.name in LONG and (kind.family == "place" or kind.mean):
         made.copy_from(_of_long(name, kind, a, axes, axis).reshape(shape))
         return made
     call = Call(name, key, (a,), (made,))
     direct = made.is_contiguous and writable_in_place(made)
     target = call.results[0] if direct else call.temporary(shape, result)
-    _fold(call, kind, a, axes, target)
+    if a.dtype.name in LONG:
+        _fold_long(call, name, groups_of(a.shape, axes), target)
+    else:
+        _fold(call, kind, a, axes, target)
     landing.land(call, target, call.results[0])
     call.keep()
     return made
@@ -212,11 +215,25 @@ def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, ou
 
 
 def _of_long(name: str, kind: Reduction, a: Array, axes: frozenset[int], axis: Axis) -> Array:
-    """Reduce elements of 64 bits, of which there are some."""
-    if kind.family != "place":
-        return long.reduced(name, a, axes)
+    """Return means, or places, of elements of 64 bits, of which there are some."""
+    every = tuple(sorted(axes))
+    if kind.mean:
+        return divide(_reduced("sum", a, every, False, None), float(math.prod(a.shape[n] for n in axes)))
     found = _by_parts(name, a, axes)
-    return _reduced("argmax", long.reduced(name, a, axes), axis, False, None) if found is None else found
+    if found is not None:
+        return found
+    there = equal(a, _reduced(name[3:], a, every, True, None))
+    if a.dtype.is_float:
+        there = logical_or(there, not_equal(a, a))  # the first NaN is the place of all
+    return _reduced("argmax", there, axis, False, None)
+
+
+def _fold_long(call: Call, name: str, groups: Groups, target: Array) -> None:
+    """Add up elements of 64 bits, or take extremes: in units where kernels can, else by pairs of halves."""
+    found, left = units.reduced(call, name, call.operands[0], groups, target)
+    if found is not target:
+        call.forget()
+        target.copy_from(long.rest(name, found, left).reshape(target.shape))
 
 
 def _by_parts(name: str, a: Array, axes: frozenset[int]) -> Array | None:
@@ -242,13 +259,21 @@ def _by_parts(name: str, a: Array, axes: frozenset[int]) -> Array | None:
 
 def _by_units(name: str, a: Array, axes: frozenset[int], keepdims: bool) -> Array | None:
     """Return a sum or extremes, in 32 bits, of elements of fewer bits as they are stored; None where they are not."""
-    found, left = units.reduced(name, a, groups_of(a.shape, axes))
-    if found is a:
+    options = (f"wide {name}", (a,), (None,), axes, keepdims)
+    done = repeat(*options)
+    if done is not None:
+        return done[0]
+    if not (units.reads_units(a.device) and a.is_contiguous):
         return None
-    found = found.reshape([size for size, _ in left])
-    rest = tuple(n for n, (_, gone) in enumerate(left) if gone)
-    found = _reduced(name, found, rest, False, None) if rest else found
-    return found.reshape(_shape(a, axes, keepdims))
+    made = a.device.empty(_shape(a, axes, keepdims), widened(a))
+    call = Call(name, key_of(*options), (a,), (made,))
+    found, left = units.reduced(call, name, call.operands[0], groups_of(a.shape, axes), call.results[0])
+    if found is call.operands[0]:
+        return None
+    if found is not call.results[0]:
+        once.reduce(call, _KINDS[name], found, left, call.results[0])
+    call.keep()
+    return made
 
 
 def _by_words(name: str, a: Array, axes: frozenset[int], keepdims: bool) -> Array | None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vkpar.abi import reduce as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
-from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import widened
+from vkpar.ops.call.call import Call
 from vkpar.ops.call.work import ceil_power, floor_power
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
@@ -66,17 +65,19 @@ def w64(device: Device) -> bool:
     return cpu.reads_pairs(device)
 
 
-def reduced(name: str, a: Array, groups: Groups) -> tuple[Array, Groups]:
-    """Return what is left to reduce after the last axis that can be reduced here, which may be nothing.
+def reduced(call: Call, name: str, a: Array, groups: Groups, target: Array) -> tuple[Array, Groups]:
+    """Reduce the last axes that can be reduced here, and return what is left: ``target`` where nothing is.
 
     Args:
+        call: that it is a part of.
         name: ``sum``, ``max`` or ``min``.
-        a: elements of 8, 16 or 64 bits; those of fewer than 32 come to int32 or uint32.
+        a: elements of 8, 16 or 64 bits, an array of the call; those of fewer than 32 come to int32 or uint32.
         groups: the sizes of its axes, neighbours of one kind as one, and which are reduced.
+        target: contiguous, for the results in the order of the axes that are kept.
     """
     while reads_units(a.device) and a.is_contiguous and (a.dtype.itemsize < 4 or a.dtype.name in LONG):
         at = max((index for index, (_, gone) in enumerate(groups) if gone), default=None)
-        made = None if at is None else _once(name, a, groups, at)
+        made = None if at is None else _once(call, name, a, groups, at, target)
         if made is None or at is None:
             break
         a, parts = made
@@ -84,29 +85,29 @@ def reduced(name: str, a: Array, groups: Groups) -> tuple[Array, Groups]:
     return a, groups
 
 
-def _once(name: str, a: Array, groups: Groups, at: int) -> tuple[Array, int] | None:
+def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Array) -> tuple[Array, int] | None:
     shape = (_w64_shape if w64(a.device) else _shape_of)(a, groups, at)
     if shape is None:
         return None
-    rows = shape.columns == 1
-    length = -(-shape.extent * a.dtype.itemsize // shape.unit) if rows else shape.extent
+    length = -(-shape.extent * a.dtype.itemsize // shape.unit) if shape.columns == 1 else shape.extent
     parts = -(-length // shape.part)
-    dtype = a.dtype.name if a.dtype.name in LONG else widened(a)
-    made = a.device.empty((shape.blocks, parts + shape.left, shape.columns), dtype)
-    done = repeat("reduce_units", (a,), (made,), name, shape)
-    if done is None and not _send(name, a, made, shape, parts):
+    if parts + shape.left == 1 and not any(gone for _, gone in groups[:at]):
+        made = target
+    else:
+        made = call.temporary((shape.blocks, parts + shape.left, shape.columns), target.dtype)
+    if not _send(call, name, a, made, shape, parts):
         return None
     if shape.left:
+        call.forget()
         end, there = a.reshape(-1)[-shape.left :], made.reshape(-1)[parts:]
-        there.copy_from(end) if a.dtype.name in LONG else cast(end, dtype, out=there)
+        there.copy_from(end) if a.dtype.name in LONG else cast(end, made.dtype, out=there)
     return made, parts + shape.left
 
 
-def _send(name: str, a: Array, made: Array, shape: _Shape, parts: int) -> bool:
+def _send(call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: int) -> bool:
     """Reduce an axis in parts; False, and nothing done, where a kernel cannot see it."""
     form, rows = "w64_" if w64(a.device) else "", shape.columns == 1
-    call = Call(name, key_of("reduce_units", (a,), (made,), name, shape), (a,), (made,))
-    seen, put = binding(call.operands[0]), binding(call.results[0])
+    seen, put = binding(a), binding(made)
     size = a.dtype.itemsize
     if seen is None or put is None or seen[1] * size % shape.unit:
         return False
@@ -122,8 +123,7 @@ def _send(name: str, a: Array, made: Array, shape: _Shape, parts: int) -> bool:
     else:
         count = -(-work // beside) if rows else work * -(-units // beside)
     kernel = f"reduce_units_{form}{_KERNELS.get(a.dtype.name, 'u32')}"
-    call.dispatch(kernel, (call.operands[0], call.results[0]), (seen[0], put[0]), pack(push), count, constants)
-    call.keep()
+    call.dispatch(kernel, (a, made), (seen[0], put[0]), pack(push), count, constants)
     return True
 
 
