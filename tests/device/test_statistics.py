@@ -98,7 +98,7 @@ def test_statistics_of_odd_values(device: vkpar.Device) -> None:
     with pytest.raises(InvalidUsageError, match="no 4 elements"):
         vkpar.topk(a, 4)
     with pytest.raises(UnsupportedError, match="sort computes"):
-        vkpar.sort(device.zeros(3, "float64"))
+        vkpar.sort(device.zeros(3, "complex64"))
 
 
 def test_running_sums_and_products(device: vkpar.Device, rng: np.random.Generator) -> None:
@@ -121,6 +121,29 @@ def test_running_sums_and_products(device: vkpar.Device, rng: np.random.Generato
     odd_one = np.float32([1, np.inf, 2, -np.inf, 3, np.nan, 4])
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(vkpar.cumsum(device.array(odd_one)).numpy(), np.cumsum(odd_one))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16"])
+def test_sorting_elements_of_few_bits(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    lowest, highest = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    for shape, axis in (((5, 7), 1), ((7, 5), 0), ((2, 4097), -1)):
+        a = rng.integers(lowest, highest, shape, endpoint=True).astype(dtype)
+        np.testing.assert_array_equal(vkpar.sort(device.array(a), axis).numpy(), np.sort(a, axis, kind="stable"))
+        np.testing.assert_array_equal(vkpar.argsort(device.array(a), axis).numpy(), np.argsort(a, axis, kind="stable"))
+
+
+def test_sorting_float64(device: vkpar.Device, rng: np.random.Generator) -> None:
+    for shape, axis in (((5, 70), 1), ((7, 5), 0)):
+        a = rng.standard_normal(shape) * 10.0 ** rng.integers(-300, 300, shape)
+        special = rng.choice(7, shape, p=[0.4, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+        a = np.choose(special, [a, np.nan, -np.nan, np.inf, -np.inf, -0.0, 0.0])
+        x = device.array(a, "float64")
+        np.testing.assert_array_equal(vkpar.sort(x, axis).numpy(), np.sort(a, axis, kind="stable"))
+        np.testing.assert_array_equal(vkpar.argsort(x, axis).numpy(), np.argsort(a, axis, kind="stable"))
+    a = np.float64([1, np.nan, -np.inf, 3, 3, -0.0, 0.0])
+    values, places = vkpar.topk(device.array(a, "float64"), 7)
+    np.testing.assert_array_equal(places.numpy(), [3, 4, 0, 5, 6, 2, 1])
+    np.testing.assert_array_equal(values.numpy(), a[places.numpy()])
 
 
 @pytest.mark.sampled(1)

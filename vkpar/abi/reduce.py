@@ -93,7 +93,7 @@ class Scan(NamedTuple):
 
 
 class ScanConstants(NamedTuple):
-    """Whether elements are floats, and multiplied; the dispatch of three; the work-group; places or sums; a lane a chunk."""
+    """Whether elements are floats, multiplied; the dispatch of three; the work-group; places or sums; a chunk each."""
 
     floats: int
     product: int

@@ -23,7 +23,7 @@ from vkpar.ops.reduce import cpu
 if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
 
-PAIRS: Final = {"int64": "int32", "uint64": "uint32"}  # and how their upper halves order
+PAIRS: Final = {"int64": "int32", "uint64": "uint32", "float64": "uint32"}  # and how their upper halves order
 _GROUP: Final = 256
 _KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
 _UNIT: Final = 32  # bytes that an invocation with a chunk for itself reads at once

@@ -98,9 +98,12 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
     if not _send(call, name, a, made, shape, parts):
         return None
     if shape.left:
-        call.forget()
         end, there = a.reshape(-1)[-shape.left :], made.reshape(-1)[parts:]
-        there.copy_from(end) if a.dtype.name in LONG else cast(end, made.dtype, out=there)
+        if a.dtype.name in LONG:
+            call.copy(call.view(a, end), call.view(made, there))
+        else:
+            call.forget()
+            cast(end, made.dtype, out=there)
     return made, parts + shape.left
 
 
@@ -131,7 +134,7 @@ def _w64_shape(a: Array, groups: Groups, at: int) -> _Shape | None:
     """Return how an axis is reduced where an invocation has a part; None where rows are not whole units."""
     blocks, extent, columns = _around(groups, at)
     size, left = a.dtype.itemsize, 0
-    if blocks == columns == 1:
+    if blocks == columns == 1 and extent * size >= _WIDEST:
         left = extent % (_WIDEST // size)
         extent -= left
     run = (columns if columns > 1 else extent) * size
