@@ -1,4 +1,4 @@
-"""Reductions of elements of 64 bits: halves by element, so that orders are fixed by shapes."""
+"""Reductions of elements of 64 bits: in units where kernels read these, and what is left in pairs of halves."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def sum(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | Non
     sum of no elements is 0.
 
     Args:
-        a: floats or whole numbers, of any shape; of 64 bits in pairs of halves, where the device computes these.
+        a: floats or whole numbers, of any shape; of 64 bits where the device computes these.
         axis: an axis, several, or None for all.
         keepdims: reduced axes stay, with length 1.
         out: where the result goes, of its shape and type, sharing no memory with ``a``.
