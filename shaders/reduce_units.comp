@@ -1,11 +1,13 @@
 // Sums and extremes of elements of 8, 16 and 64 bits: rows, or columns of blocks, in parts. An invocation reads units of
 // 16 bytes where these begin at multiples of that, four of them at once, and otherwise words, or elements of 64 bits.
 // Results are words, of which each has a sum or an extreme, or elements of 64 bits; parts of several are reduced next.
-// variants: u32: VALUE=int | i64: VALUE=int64_t LONG INT64 | u64: VALUE=uint64_t LONG INT64 | f64: VALUE=double LONG FLOAT64
+// With W64, for CPU drivers that read storage buffers element by element, units are of 32 bytes, or of 8, and no two
+// invocations share a part.
+// variants: u32: VALUE=int | u64: VALUE=uint64_t LONG INT64 | f64: VALUE=double LONG FLOAT64 | w64_u32: W64 VALUE=int | w64_u64: W64 VALUE=uint64_t LONG INT64 | w64_f64: W64 VALUE=double LONG FLOAT64
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#ifdef INT64
+#if defined(INT64) || defined(W64)
 #extension GL_ARB_gpu_shader_int64 : require
 #endif
 #include "common/grid.glsl"
@@ -16,9 +18,15 @@ layout(constant_id = 2) const bool IS_SIGNED = false;
 layout(constant_id = 3) const bool WIDE = false;
 layout(constant_id = 4) const bool DOWN = false;  // columns
 
+#ifdef W64
+layout(local_size_x = 64) in;
+layout(set = 0, binding = 0, std430) readonly buffer Longs { uint64_t a_long[]; };
+layout(set = 0, binding = 0, std430) readonly buffer Longs4 { u64vec4 a_long4[]; };
+#else
 layout(local_size_x = 256) in;
 layout(set = 0, binding = 0, std430) readonly buffer Words { uint a_word[]; };
 layout(set = 0, binding = 0, std430) readonly buffer Words4 { uvec4 a_word4[]; };
+#endif
 layout(set = 0, binding = 1, std430) writeonly buffer Results { VALUE o[]; };
 
 layout(push_constant) uniform Push {
@@ -27,8 +35,8 @@ layout(push_constant) uniform Push {
     uint columns;  // units of them; 1 of rows
     uint parts;
     uint part;     // units of a row, or elements of a column
-    uint lanes;    // invocations of a part, a power of two
-    uint a_first;  // words before all
+    uint lanes;    // invocations of a part, a power of two; with W64 parts of rows of an invocation
+    uint a_first;  // words before all; units with W64
     uint o_first;
 } push;
 
@@ -71,12 +79,17 @@ VALUE nothing() {
 #endif
     return value_of(words);
 }
+#ifdef FLOAT64
+bool above(VALUE x, VALUE y) { return x > y; }
+#else
+bool above(VALUE x, VALUE y) { return IS_SIGNED ? int64_t(x) > int64_t(y) : x > y; }
+#endif
 VALUE both(VALUE x, VALUE y) {
     VALUE made;
     if (OP == 0u) made = x + y;
     else if (is_nan(x)) made = x;
     else if (is_nan(y)) made = y;
-    else made = (OP == 1u) == (x > y) ? x : y;
+    else made = (OP == 1u) == above(x, y) ? x : y;
     return made;
 }
 VALUE piece(uvec4 words, uint number, uint n) { return n > number ? value_of(number == 0u ? words.xy : words.zw) : nothing(); }
@@ -148,6 +161,9 @@ ivec4 ended(ivec4 kept) {
 int field(ivec4 kept, uint number) { return kept[number]; }
 #endif
 
+#ifdef W64
+#include "common/units_w64.glsl"
+#else
 shared KEPT folded[256];
 
 uvec4 unit_at(uint at, uint n) {
@@ -215,3 +231,4 @@ void main() {
         }
     }
 }
+#endif

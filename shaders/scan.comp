@@ -1,8 +1,9 @@
 // Running sums or products of rows, in chunks of 4,096 elements: a work-group makes what a chunk comes to, or its results.
 // Rows of several chunks take three dispatches: what chunks come to, running sums of these, and all results. The order
 // of additions depends on the sizes alone. In work-groups of 32, which CPU drivers take for whole numbers, a lane goes
-// through 128 neighbours, one after the other.
-// variants: u32: SHORT VALUE=uint PREFIX=uvec4 | u64: VALUE=uint64_t PREFIX=u64vec4 INT64 | f64: VALUE=double PREFIX=dvec4
+// through 128 neighbours, one after the other; with ALONE through a chunk, 32 bytes at once: CPU drivers' memory is read
+// in longer runs, and nobody waits.
+// variants: u32: SHORT VALUE=uint PREFIX=uvec4 | w64_u32: SHORT VALUE=uint PREFIX=uvec4 INT64 | u64: VALUE=uint64_t PREFIX=u64vec4 INT64 | f64: VALUE=double PREFIX=dvec4
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #ifdef INT64
@@ -16,6 +17,8 @@ layout(constant_id = 1) const bool PRODUCT = false;
 layout(constant_id = 2) const uint PHASE = 1u;  // 0: what chunks come to; 1: results; 2: results after other chunks
 layout(constant_id = 3) const uint THREADS = 256u;
 layout(constant_id = 4) const bool PLACES = false;  // of one row of ones and zeros: stores where the ones lie
+
+layout(constant_id = 5) const bool ALONE = false;  // each invocation has a chunk; rows are of whole units of 32 bytes
 
 layout(local_size_x_id = 3) in;
 layout(set = 0, binding = 0, std430) readonly buffer Elements { VALUE a[]; };
@@ -124,8 +127,64 @@ void run(uint row, uint chunk, uint group, VALUE prior) {
     }
 }
 
+#ifdef INT64
+#ifdef SHORT
+const uint UNIT = 8u;
+#else
+const uint UNIT = 4u;
+#endif
+
+layout(set = 0, binding = 0, std430) readonly buffer Units { u64vec4 a_unit[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer UnitResults { u64vec4 o_unit[]; };
+
+// The running sums of a unit after what comes before it, which goes on with the last one.
+u64vec4 summed(u64vec4 unit, inout VALUE before) {
+#ifdef SHORT
+    uvec4 low = uvec4(unpackUint2x32(unit.x), unpackUint2x32(unit.y));
+    uvec4 high = uvec4(unpackUint2x32(unit.z), unpackUint2x32(unit.w));
+    low = uvec4(low.x, joined(low.x, low.y), low.z, joined(low.z, low.w));
+    high = uvec4(high.x, joined(high.x, high.y), high.z, joined(high.z, high.w));
+    low.zw = uvec2(joined(low.y, low.z), joined(low.y, low.w));
+    high.zw = uvec2(joined(high.y, high.z), joined(high.y, high.w));
+    low = all_joined(uvec4(before), low);
+    high = all_joined(uvec4(low.w), high);
+    before = high.w;
+    return u64vec4(packUint2x32(low.xy), packUint2x32(low.zw), packUint2x32(high.xy), packUint2x32(high.zw));
+#else
+    u64vec4 four = u64vec4(unit.x, joined(unit.x, unit.y), unit.z, joined(unit.z, unit.w));
+    four = u64vec4(four.x, four.y, joined(four.y, four.z), joined(four.y, four.w));
+    four = all_joined(u64vec4(before), four);
+    before = four.w;
+    return four;
+#endif
+}
+
+// Goes through a chunk of whole units alone.
+void run_alone(uint number) {
+    uint row = number / push.chunks;
+    uint chunk = number - row * push.chunks;
+    if (row >= push.rows) return;
+    uint units = min(push.count - chunk * 4096u, 4096u) / UNIT;
+    uint from = (push.a_first + row * push.count + chunk * 4096u) / UNIT;
+    uint to = (push.o_first + row * push.count + chunk * 4096u) / UNIT;
+    VALUE before = NOTHING;
+    if (PHASE == 2u && chunk > 0u) before = s[push.s_first + number - 1u];
+    for (uint j = 0u; j < units; j++) {
+        u64vec4 sums = summed(a_unit[from + j], before);
+        if (PHASE > 0u) o_unit[to + j] = sums;
+    }
+    if (PHASE == 0u) s[push.s_first + number] = before;
+}
+#endif
+
 void main() {
     uint group = group_number();
+#ifdef INT64
+    if (ALONE) {
+        run_alone(group * THREADS + gl_LocalInvocationID.x);
+        return;
+    }
+#endif
     uint row = group / push.chunks;
     uint chunk = group - row * push.chunks;
     if (row >= push.rows) return;

@@ -18,6 +18,7 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.ops.reduce import cpu
 from vkpar.testing import U
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(5)]
@@ -97,7 +98,7 @@ def test_statistics_of_odd_values(device: vkpar.Device) -> None:
     with pytest.raises(InvalidUsageError, match="no 4 elements"):
         vkpar.topk(a, 4)
     with pytest.raises(UnsupportedError, match="sort computes"):
-        vkpar.sort(device.zeros(3, "float64"))
+        vkpar.sort(device.zeros(3, "complex64"))
 
 
 def test_running_sums_and_products(device: vkpar.Device, rng: np.random.Generator) -> None:
@@ -120,6 +121,45 @@ def test_running_sums_and_products(device: vkpar.Device, rng: np.random.Generato
     odd_one = np.float32([1, np.inf, 2, -np.inf, 3, np.nan, 4])
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(vkpar.cumsum(device.array(odd_one)).numpy(), np.cumsum(odd_one))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16"])
+def test_sorting_elements_of_few_bits(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    lowest, highest = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    for shape, axis in (((5, 7), 1), ((7, 5), 0), ((2, 4097), -1)):
+        a = rng.integers(lowest, highest, shape, endpoint=True).astype(dtype)
+        np.testing.assert_array_equal(vkpar.sort(device.array(a), axis).numpy(), np.sort(a, axis, kind="stable"))
+        np.testing.assert_array_equal(vkpar.argsort(device.array(a), axis).numpy(), np.argsort(a, axis, kind="stable"))
+
+
+def test_sorting_float64(device: vkpar.Device, rng: np.random.Generator) -> None:
+    for shape, axis in (((5, 70), 1), ((7, 5), 0)):
+        a = rng.standard_normal(shape) * 10.0 ** rng.integers(-300, 300, shape)
+        special = rng.choice(7, shape, p=[0.4, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+        a = np.choose(special, [a, np.nan, -np.nan, np.inf, -np.inf, -0.0, 0.0])
+        x = device.array(a, "float64")
+        np.testing.assert_array_equal(vkpar.sort(x, axis).numpy(), np.sort(a, axis, kind="stable"))
+        np.testing.assert_array_equal(vkpar.argsort(x, axis).numpy(), np.argsort(a, axis, kind="stable"))
+    a = np.float64([1, np.nan, -np.inf, 3, 3, -0.0, 0.0])
+    values, places = vkpar.topk(device.array(a, "float64"), 7)
+    np.testing.assert_array_equal(places.numpy(), [3, 4, 0, 5, 6, 2, 1])
+    np.testing.assert_array_equal(values.numpy(), a[places.numpy()])
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+def test_running_sums_of_a_chunk_an_invocation(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    if not cpu.reads_pairs(device):
+        pytest.skip(f"{device} has no such kernel")
+    monkeypatch.setattr(cpu, "_ALONE", 1)
+    for shape in ((3, 16), (70, 24), (2, 4096), (3, 12_296), (1, 8192), (2, 5001)):
+        limits = np.iinfo(dtype)
+        a = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+        x = device.array(a)
+        np.testing.assert_array_equal(vkpar.cumsum(x, 1).numpy(), np.cumsum(a, 1, dtype))
+        np.testing.assert_array_equal(vkpar.cumprod(x[1:] | 1, 1).numpy(), np.cumprod(a[1:] | 1, 1, dtype))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint32", "float16"])

@@ -1,5 +1,6 @@
-"""Sums and extremes of elements of 8, 16 and 64 bits, read in units of 16 bytes, of 4, or of 8, against NumPy's.
+"""Sums and extremes of elements of 8, 16 and 64 bits, read in units of 32 bytes, of 16, 8, or 4, against NumPy's.
 
+Each is made by the kernels of GPUs, and by those of CPU drivers that read storage buffers element by element.
 The cases are those of numpy/_core/tests: test_ufunc.py (test_sum, of all types) and test_umath.py (TestMaximum and
 TestMinimum's test_reduce, with NaN).
 """
@@ -13,13 +14,14 @@ import pytest
 from conftest import FULL
 
 import vkpar
-from vkpar.ops.reduce import units
+from vkpar.ops.reduce import reductions, units
 
 pytestmark = pytest.mark.device
 SHAPES: tuple[tuple[tuple[int, ...], Any], ...] = (
     ((5000,), None), ((3, 1000), 1),
     ((64, 48), 0), ((64, 48), 1), ((7, 33, 64), 1), ((7, 33, 64), (0, 2)), ((33, 7), 0),
     ((100_001,), None), ((4, 5, 6), (0, 1)), ((2, 4096), 1), ((1,), 0), ((17, 1), 0), ((513, 16), 0), ((5, 300, 3), 1),
+    ((3, 70_016), 1), ((131, 4128), 0), ((2, 67, 40), 1), ((65_536,), None), ((9, 8), 1), ((70, 8), 0),
 )  # fmt: skip
 
 
@@ -28,11 +30,14 @@ def computes(device: vkpar.Device, dtype: str) -> bool:
     return features.float64 if dtype == "float64" else features.int64
 
 
-@pytest.fixture(autouse=True)
-def _as_on_gpus(monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> None:
+@pytest.fixture(autouse=True, params=["gpu", "w64"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> None:
     if "SwiftShader" in device.name and not FULL:
         pytest.skip("SwiftShader compiles each of these kernels for five seconds; lavapipe runs them")
+    if request.param == "w64" and not device.info.features.int64:
+        pytest.skip(f"{device} does not compute with 64 bits")
     monkeypatch.setattr(units, "reads_units", lambda device: True)
+    monkeypatch.setattr(units, "w64", lambda device: request.param == "w64")
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "uint16", "int16", "int64", "uint64", "float64"])
@@ -90,3 +95,33 @@ def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:
         for got, want in zip(made, (a.sum(), a.max(0), a.min(1)), strict=True):
             np.testing.assert_array_equal(got.numpy(), want)
     graph.close()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "bool", "int64", "uint64", "float64"])
+def test_places_by_parts_of_rows(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    if np.dtype(dtype).itemsize == 8 and not computes(device, dtype):
+        pytest.skip(f"{device} does not compute {dtype}")
+    found = []
+    by_parts = reductions._by_parts
+    monkeypatch.setattr(reductions, "_by_parts", lambda *given: found.append(by_parts(*given)) or found[-1])
+    monkeypatch.setattr(reductions, "_MANY", 4096)
+    monkeypatch.setattr(reductions, "_LEAST_PART", 32)
+    shapes: tuple[tuple[tuple[int, ...], Any], ...] = (((40_000,), None), ((7, 3, 320), -1), ((6, 1, 4000), 2))
+    for shape, axis in shapes:
+        a = rng.integers(0, 2 if dtype == "bool" else 90, shape).astype(dtype)  # so that there are many equals
+        if dtype == "float64":
+            a -= 45
+            a[rng.random(shape) < 1 / 4000] = np.nan
+        elif dtype.startswith("int"):
+            a -= np.array(45, dtype)
+        for name in ("argmax", "argmin"):
+            want = getattr(np, name)(a, axis, keepdims=True)
+            x, out = device.array(a), device.zeros(want.shape, "uint32")
+            np.testing.assert_array_equal(getattr(vkpar, name)(x, axis, keepdims=True).numpy(), want)
+            getattr(vkpar, name)(x, axis, True, out=out)
+            np.testing.assert_array_equal(out.numpy(), want)
+    assert any(each is not None for each in found) == units.w64(device)
+    same = vkpar.full(device, 50_000, 1, dtype)
+    assert same.argmax().item() == same.argmin().item() == 0

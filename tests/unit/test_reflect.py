@@ -83,11 +83,15 @@ def test_shipped_kernels(kernel: str) -> None:
         subgroups = dots or "_subgroups" in kernel or kernel.startswith(("expert_few", "attention_warps"))
         # words of 64 bits, for lavapipe: others never load these
         lanes = kernel.startswith(("matmul_wide", "matvec_lanes", "matvec_steps", "quantized_lanes"))
-        pairs = lanes or kernel == "take_u64" or kernel.startswith(("reduce_rows_w64", "reduce_columns_w64"))
+        pairs = (
+            lanes
+            or kernel == "take_u64"
+            or kernel.startswith(("reduce_rows_w64", "reduce_columns_w64", "reduce_units_w64"))
+        )
         pairs = pairs or kernel.startswith(("matmul_eights", "matmul_narrow", "matmul_short"))
         pairs = pairs or (kernel.startswith("each_") and kernel.endswith(("_full", "_rows")))
         pairs = pairs or kernel.startswith(
-            ("each_long_", "scatter_add_u64", "scatter_add_f64", "reduce_units_i64", "reduce_units_u64", "scan_u64")
+            ("each_long_", "scatter_add_u64", "scatter_add_f64", "reduce_units_u64", "scan_u64", "scan_w64")
         )  # numbers of 64 bits, refused where a device has none
         subgroups = subgroups or lanes
         features = dataclasses.replace(WITH_SUBGROUPS if subgroups else NO_FEATURES, integer_dot=dots, int64=pairs)

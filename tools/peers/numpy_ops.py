@@ -257,11 +257,21 @@ def _orders(device: vkpar.Device, x: Host) -> Iterator[Case]:
     yield Case("cumsum, int32", lambda: vkpar.cumsum(whole, 1), lambda: np.cumsum(n, 1, dtype=np.int32))
     yield Case("cumsum, int64", lambda: vkpar.cumsum(long, 1), lambda: np.cumsum(n64, 1))
     yield Case("add, int64", lambda: vkpar.add(long, long), lambda: np.add(n64, n64))
-    yield Case("sum, int64", lambda: vkpar.sum(long, 1), lambda: np.sum(n64, 1))
+    for name in ("sum", "max", "argmax", "any"):
+        ours, theirs = getattr(vkpar, name), getattr(np, name)
+        yield Case(f"{name}, int64", lambda f=ours: f(long, 1), lambda f=theirs: f(n64, 1))
     mask, picked = device.array(x > 1), x > 1
     yield Case("a[mask]", lambda: a[mask], lambda: x[picked])
-    yield Case("pad", lambda: vkpar.pad(a, 2, "edge"), lambda: np.pad(x, 2, "edge"))
-    yield Case("roll", lambda: vkpar.roll(a, 3, 1), lambda: np.roll(x, 3, 1))
+    for name, device_side, host_side in (("float32", a, x), ("int64", long, n64)):
+        yield Case(
+            f"pad, {name}", lambda d=device_side: vkpar.pad(d, 2, "edge"), lambda h=host_side: np.pad(h, 2, "edge")
+        )
+        yield Case(f"roll, {name}", lambda d=device_side: vkpar.roll(d, 3, 1), lambda h=host_side: np.roll(h, 3, 1))
+        yield Case(
+            f"tile, {name}",
+            lambda d=device_side: vkpar.tile(d[:99], (4, 2)),
+            lambda h=host_side: np.tile(h[:99], (4, 2)),
+        )
 
 
 def _topk(x: Host, k: int) -> tuple[Host, Host]:
@@ -284,6 +294,11 @@ def _few_bits(device: vkpar.Device, x: Host, y: Host) -> Iterator[Case]:
     yield Case("cast from uint8", lambda: vkpar.cast(a, "float32", out=floats), lambda: np.copyto(put_floats, n))
     yield Case("sum, uint8", lambda: vkpar.sum(a), lambda: np.sum(n, dtype=np.uint32))
     yield Case("max, uint8", lambda: vkpar.max(a), lambda: np.max(n))
+    yield Case("max, uint8, axis 0", lambda: vkpar.max(a, 0), lambda: np.max(n, 0))
+    yield Case("argmax, uint8", lambda: vkpar.argmax(a, 1), lambda: np.argmax(n, 1))
+    yield Case("roll, uint8", lambda: vkpar.roll(a, 3, 1), lambda: np.roll(n, 3, 1))
+    few, x64 = device.array(n[:64]), n[:64]
+    yield Case("sort, uint8", lambda: vkpar.sort(few), lambda: np.sort(x64, kind="stable"))
 
 
 def _rows(device: vkpar.Device, x: Host, y: Host) -> Iterator[Case]:

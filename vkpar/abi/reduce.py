@@ -93,13 +93,14 @@ class Scan(NamedTuple):
 
 
 class ScanConstants(NamedTuple):
-    """Whether elements are floats, and multiplied; the dispatch of three; the work-group; whether to store places."""
+    """Whether elements are floats, multiplied; the dispatch of three; the work-group; places or sums; a chunk each."""
 
     floats: int
     product: int
     phase: int
     threads: int
     places: int
+    alone: int
 
 
 class Sort(NamedTuple):

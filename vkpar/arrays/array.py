@@ -16,7 +16,7 @@ from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.layout import WIDE, Strides, repeats
 from vkpar.arrays.operators import Operators, operations
-from vkpar.arrays.rearrange import gather, scatter
+from vkpar.arrays.rearrange import copy_rows, gather, scatter
 from vkpar.arrays.region import Region
 from vkpar.arrays.shape import as_bytes, dimensions, fixed
 from vkpar.arrays.sound import Sound
@@ -419,7 +419,7 @@ class Array(Operators, Sound):
 
     def _copy_elements(self, source: Array) -> None:
         shared = overlaps(self, source)
-        if not shared and operations["move"](source, self):
+        if not shared and (copy_rows(source, self) or operations["move"](source, self)):
             return
         if self.steps is None and not shared:
             gather(source, self)

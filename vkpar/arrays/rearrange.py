@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
 from vkpar.abi import arrays as abi
 from vkpar.arrays.layout import WIDE, Strides, c_strides, extent, joined
 from vkpar.arrays.region import WORD, dispatch_of, units_of
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from vkpar.vulkan.memory.subbuffers import SubBuffers
 
 _MANY: Final = 64  # parts, from which on it pays to move a view in halves, and each twice
+
+# On CPU drivers a row costs as much as 2 KiB of it where the driver copies it; a kernel takes ten times as long a byte.
+_ROW: Final = 128  # elements, from which on the driver does
+_ROWS_NBYTES: Final = 1 << 20  # of all: fewer are not worth what the host does
+_MOST_ROWS: Final = 1 << 14  # at once
 
 
 class _Part(NamedTuple):
@@ -49,6 +56,51 @@ def gather(view: Viewable, packed: Viewable) -> None:
 def scatter(packed: Viewable, view: Viewable) -> None:
     """Copy ``packed``, as of :func:`gather`, to a view that shows no element twice."""
     _rearrange(view, packed, "region_unpack")
+
+
+def copy_rows(source: Viewable, target: Viewable) -> bool:
+    """Copy a view to another of as many elements, in other memory, where a CPU driver's own copies of rows are best.
+
+    Returns:
+        False, and nothing done, elsewhere: on GPUs, of short rows, of few bytes, of memory in several buffers.
+    """
+    found = _rows_of(source, target)
+    if found is None:
+        return False
+    counts, axes = found
+    there, here, size = source.storage, target.storage, source.dtype.itemsize
+    places = np.array([[there.base + source.byte_offset, here.base + target.byte_offset]], np.int64)
+    for count, step in zip(counts[:-1], axes, strict=True):
+        places = (places[:, None, :] + np.arange(count)[:, None] * (np.array(step) * size)).reshape(-1, 2)
+    rows = np.empty((len(places), 5), np.uint64)
+    rows[:, 0], rows[:, 2], rows[:, 4] = there.number, here.number, counts[-1] * size
+    rows[:, [1, 3]] = places
+    stream, pins = source.storage.device.logical.stream, (there.ready, here.ready)
+    for first in range(0, len(rows), _MOST_ROWS):
+        part = rows[first : first + _MOST_ROWS]
+        stream.copy_parts(len(part), part.tobytes(), pins)
+    return True
+
+
+def goes_by_rows(source: Viewable, target: Viewable) -> bool:
+    """Say whether :func:`copy_rows` copies a view to another."""
+    return _rows_of(source, target) is not None
+
+
+def _rows_of(source: Viewable, target: Viewable) -> tuple[tuple[int, ...], list[tuple[int, int]]] | None:
+    """Return the sizes of the axes of both, rows last, and the elements from one to the next of each but these."""
+    if not source.storage.device.logical.info.is_cpu or source.nbytes < _ROWS_NBYTES:
+        return None
+    if source.storage.ready is None or target.storage.ready is None:
+        return None
+    shape = source.shape if target.steps is None else target.shape
+    if source.steps is not None and source.shape != shape:
+        return None
+    strides = (view.strides if view.shape == shape else c_strides(shape) for view in (source, target))
+    counts, (first, second) = joined(shape, *strides)
+    if not counts or counts[-1] < _ROW or (first[-1], second[-1]) != (1, 1):
+        return None
+    return counts, list(zip(first[:-1], second[:-1], strict=True))
 
 
 def _rearrange(view: Viewable, packed: Viewable, kernel: str) -> None:

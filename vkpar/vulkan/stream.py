@@ -243,6 +243,10 @@ class Stream:
         """Append the copy of one piece, of VkBuffers given as numbers; raises as :meth:`launch` does."""
         self._settle(self._lib.vkp_copy, pins, self._copying, 1, _PART(source, start, target, at, nbytes))
 
+    def copy_parts(self, count: int, parts: bytes, pins: Sequence[object]) -> None:
+        """Append the copies of pieces, of each the five numbers that :meth:`copy_part` takes, of 64 bits."""
+        self._settle(self._lib.vkp_copy, pins, self._copying, count, parts)
+
     def fill(self, name: str, target: Sequence[BufferRange], word: int) -> None:
         """Append fills with a 32-bit word; offsets and lengths are multiples of 4. Raises as :meth:`launch` does."""
         parts = self._packed((item.buffer, item.offset, item.nbytes) for item in target)

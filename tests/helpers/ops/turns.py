@@ -134,7 +134,7 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"random_": (1, loop(10)),
     r"quantized_pack_mixed": (8, loop(2, loop(8, loop(4)) + loop(4))),
     r"quantized_pack_": (2, 2 * loop(8)),
-    r"scan_": (6, loop(8) + 2 * (loop(32) + loop(3)) + loop(31)),
+    r"scan_": (7, loop(8) + 2 * (loop(32) + loop(3)) + loop(31) + loop(1024)),  # the last one of a chunk alone
     r"sort$": (6, 2 * loop(16) + 3 * loop(8) + loop(8)),
     r"topk$": (8, _topk),
     r"scatter_add_": (1, loop(32)),

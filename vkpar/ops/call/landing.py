@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
+from vkpar.arrays.rearrange import goes_by_rows
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.windows import writable_in_place
 
@@ -14,7 +15,7 @@ def move(call: Call, source: Array, target: Array) -> None:
     """Copy an array of a call, or a view of one, to another of equal shape and type."""
     if source.is_contiguous and target.is_contiguous:
         call.copy(source, target)
-    elif not operations["move"](source, target, call):
+    elif goes_by_rows(source, target) or not operations["move"](source, target, call):
         call.forget()
         target.copy_from(source)
 

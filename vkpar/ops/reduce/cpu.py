@@ -21,6 +21,7 @@ _WHOLE: Final = 2048  # elements of a row that one invocation reduces where ther
 _ROWS: Final = 64  # that are enough for all
 _FEW: Final = 16  # invocations of a group then
 _SCANS: Final = 32  # of those of running sums; see shaders/scan.comp
+_ALONE: Final = 256  # chunks of running sums, from which on there are enough for an invocation each
 _WIDEST: Final = 256  # and where columns are reduced
 _LONG_ROW: Final = 1 << 16  # elements from which on operations on rows take the widest groups
 _MOST_FOURS: Final = 16_384  # of a row that an invocation reads, up to three times: some stop at 65,535 turns
@@ -72,6 +73,11 @@ def turns_in_a_row(device: Device) -> int:
 def scan_group(device: Device, most: int, *, ordered: bool) -> int:
     """Return the invocations of a running sum's work-group: few where the order of additions does not count."""
     return _SCANS if on_cpu(device) and not ordered else most
+
+
+def scans_alone(device: Device, chunks: int) -> int:
+    """Return the invocations of a work-group of which each makes the running sums of a chunk; 0 where groups do."""
+    return _FEW if reads_pairs(device) and chunks >= _ALONE else 0
 
 
 def row_spread(device: Device, length: int, most: int) -> tuple[int, int] | None:

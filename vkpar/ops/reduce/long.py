@@ -1,21 +1,17 @@
-"""Reductions of elements of 64 bits: halves by element, so that orders are fixed by shapes."""
+"""Reductions of elements of 64 bits: in units where kernels read these, and what is left in pairs of halves."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Final
 
 from vkpar.arrays.array import Array
 from vkpar.ops.elementwise.add import add
-from vkpar.ops.elementwise.functions import divide, equal, logical_or, maximum, minimum, not_equal
-from vkpar.ops.reduce import units
+from vkpar.ops.elementwise.functions import maximum, minimum
+from vkpar.ops.reduce.units import Groups
 
 Both = Callable[..., Array]
-_BOTH: Final[dict[str, Both]] = {
-    "sum": add, "mean": add, "max": maximum, "min": minimum, "argmax": maximum, "argmin": minimum,
-}  # fmt: skip
-_EXTREMES: Final = {"mean": "sum", "argmax": "max", "argmin": "min"}  # what others begin with
+_BOTH: Final[dict[str, Both]] = {"sum": add, "max": maximum, "min": minimum}
 
 
 def halved(a: Array, axes: frozenset[int], both: Both) -> Array:
@@ -32,17 +28,7 @@ def halved(a: Array, axes: frozenset[int], both: Both) -> Array:
     return parts[0]
 
 
-def reduced(name: str, a: Array, axes: frozenset[int]) -> Array:
-    """Return a reduction of an array with elements along axes, which are gone; places are those of a bool array."""
-    found, left = units.reduced(_EXTREMES.get(name, name), a, units.groups_of(a.shape, axes))
-    rest = frozenset(n for n, (_, gone) in enumerate(left) if gone)
-    made = halved(found.reshape([size for size, _ in left]), rest, _BOTH[name])
-    made = made.reshape([size for n, size in enumerate(a.shape) if n not in axes])
-    if name == "mean":
-        count = math.prod(a.shape[n] for n in axes)
-        return divide(made, float(count))
-    if name.startswith("arg"):
-        shape = tuple(1 if n in axes else size for n, size in enumerate(a.shape))
-        found = equal(a, made.reshape(shape))
-        return logical_or(found, not_equal(a, a)) if a.dtype.is_float else found  # the first NaN is the place of all
-    return made
+def rest(name: str, a: Array, groups: Groups) -> Array:
+    """Return a sum, or extremes, along the axes of ``groups`` that are reduced, in the order of those that are kept."""
+    gone = frozenset(n for n, (_, gone) in enumerate(groups) if gone)
+    return halved(a.reshape([size for size, _ in groups]), gone, _BOTH[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 import operator
 from typing import Final
@@ -12,8 +13,9 @@ from vkpar.arrays.layout import joined
 from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops.arrays.making import fill
+from vkpar.ops.arrays.making import arange, fill
 from vkpar.ops.arrays.recipes import landed
+from vkpar.ops.arrays.take import take
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import (
@@ -29,17 +31,21 @@ from vkpar.ops.call.checks import (
 )
 from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.call.windows import writable_in_place
+from vkpar.ops.call.work import floor_power
+from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
-from vkpar.ops.elementwise.functions import equal
+from vkpar.ops.elementwise.functions import divide, equal, logical_or, multiply, not_equal
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import long, once, passes, units
 from vkpar.ops.reduce.passes import Reduction
-from vkpar.ops.reduce.units import groups_of
+from vkpar.ops.reduce.units import Groups, groups_of
 
 Axis = int | tuple[int, ...] | None
 
 _ALL_FOUR: Final = 0x01010101  # truths in a word
+_MANY: Final = 1 << 18  # elements, from which on places are looked for in parts of rows
+_LEAST_PART: Final = 128
 _KINDS: Final = {
     "sum": Reduction("sum"),
     "mean": Reduction("sum", mean=True),
@@ -59,7 +65,7 @@ def sum(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | Non
     sum of no elements is 0.
 
     Args:
-        a: floats or whole numbers, of any shape; of 64 bits in pairs of halves, where the device computes these.
+        a: floats or whole numbers, of any shape; of 64 bits where the device computes these.
         axis: an axis, several, or None for all.
         keepdims: reduced axes stay, with length 1.
         out: where the result goes, of its shape and type, sharing no memory with ``a``.
@@ -170,15 +176,16 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
         return made
     if not count:
         return _of_nothing(name, kind, made, a)
-    if a.dtype.name in LONG:
-        found = long.reduced(name, a, axes)
-        found = _reduced("argmax", found, axis, keepdims, None) if kind.family == "place" else found
-        made.copy_from(found.reshape(shape))
+    if a.dtype.name in LONG and (kind.family == "place" or kind.mean):
+        made.copy_from(_of_long(name, kind, a, axes, axis).reshape(shape))
         return made
     call = Call(name, key, (a,), (made,))
     direct = made.is_contiguous and writable_in_place(made)
     target = call.results[0] if direct else call.temporary(shape, result)
-    _fold(call, kind, a, axes, target)
+    if a.dtype.name in LONG:
+        _fold_long(call, name, groups_of(a.shape, axes), target)
+    else:
+        _fold(call, kind, a, axes, target)
     landing.land(call, target, call.results[0])
     call.keep()
     return made
@@ -187,7 +194,13 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
 def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array:
     """Reduce elements of 8 or 16 bits: as they are stored, or as 32 bits."""
     found = None
-    if kind.family != "place" and not kind.mean and a.size:
+    if kind.family == "place":
+        axes = axes_of(name, a, axis, single=True)
+        found = _by_parts(name, a, axes)
+        if found is not None:
+            found = found.reshape(_shape(a, axes, keepdims))
+            return found if out is None else landed(name, found, out, a)
+    elif not kind.mean and a.size:
         axes = axes_of(name, a, axis)
         found = _by_units(name, a, axes, keepdims)
         if found is None and a.dtype == "bool" and kind.family == "extreme":
@@ -201,15 +214,66 @@ def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, ou
     return cast(_reduced(name, wide, axis, keepdims, None), a.dtype, out=out)
 
 
+def _of_long(name: str, kind: Reduction, a: Array, axes: frozenset[int], axis: Axis) -> Array:
+    """Return means, or places, of elements of 64 bits, of which there are some."""
+    every = tuple(sorted(axes))
+    if kind.mean:
+        return divide(_reduced("sum", a, every, False, None), float(math.prod(a.shape[n] for n in axes)))
+    found = _by_parts(name, a, axes)
+    if found is not None:
+        return found
+    there = equal(a, _reduced(name[3:], a, every, True, None))
+    if a.dtype.is_float:
+        there = logical_or(there, not_equal(a, a))  # the first NaN is the place of all
+    return _reduced("argmax", there, axis, False, None)
+
+
+def _fold_long(call: Call, name: str, groups: Groups, target: Array) -> None:
+    """Add up elements of 64 bits, or take extremes: in units where kernels can, else by pairs of halves."""
+    found, left = units.reduced(call, name, call.operands[0], groups, target)
+    if found is not target:
+        call.forget()
+        target.copy_from(long.rest(name, found, left).reshape(target.shape))
+
+
+def _by_parts(name: str, a: Array, axes: frozenset[int]) -> Array | None:
+    """Return places in rows by the extremes of parts and by what these parts have; None where another way is faster.
+
+    It reads all elements once, as they are stored.
+    """
+    groups = groups_of(a.shape, axes)
+    if a.size < _MANY or len(groups) > 2 or not groups[-1][1] or not (units.w64(a.device) and a.is_contiguous):
+        return None
+    extent = groups[-1][0]
+    rows = a.size // extent
+    least = builtins.max(_LEAST_PART, floor_power(math.isqrt(extent)))
+    part = next((n for n in range(least, builtins.min(32 * least, extent // 8) + 1, 32) if extent % n == 0), 0)
+    if not part or a.byte_offset % 32 or a.size >> 32:
+        return None
+    parts = a.reshape(rows, extent // part, part)
+    at = _reduced(name, _reduced(name[3:], parts, 2, False, None), 1, False, None)
+    every = add(at, arange(a.device, 0, a.size // part, extent // part, dtype="uint32")) if rows > 1 else at
+    inside = _reduced(name, take(parts.reshape(-1, part), every), 1, False, None)
+    return add(multiply(at, part), inside)
+
+
 def _by_units(name: str, a: Array, axes: frozenset[int], keepdims: bool) -> Array | None:
     """Return a sum or extremes, in 32 bits, of elements of fewer bits as they are stored; None where they are not."""
-    found, left = units.reduced(name, a, groups_of(a.shape, axes))
-    if found is a:
+    options = (f"wide {name}", (a,), (None,), axes, keepdims)
+    done = repeat(*options)
+    if done is not None:
+        return done[0]
+    if not (units.reads_units(a.device) and a.is_contiguous):
         return None
-    found = found.reshape([size for size, _ in left])
-    rest = tuple(n for n, (_, gone) in enumerate(left) if gone)
-    found = _reduced(name, found, rest, False, None) if rest else found
-    return found.reshape(_shape(a, axes, keepdims))
+    made = a.device.empty(_shape(a, axes, keepdims), widened(a))
+    call = Call(name, key_of(*options), (a,), (made,))
+    found, left = units.reduced(call, name, call.operands[0], groups_of(a.shape, axes), call.results[0])
+    if found is call.operands[0]:
+        return None
+    if found is not call.results[0]:
+        once.reduce(call, _KINDS[name], found, left, call.results[0])
+    call.keep()
+    return made
 
 
 def _by_words(name: str, a: Array, axes: frozenset[int], keepdims: bool) -> Array | None:

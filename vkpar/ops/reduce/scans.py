@@ -23,9 +23,10 @@ from vkpar.ops.reduce import cpu
 if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
 
-PAIRS: Final = {"int64": "int32", "uint64": "uint32"}  # and how their upper halves order
+PAIRS: Final = {"int64": "int32", "uint64": "uint32", "float64": "uint32"}  # and how their upper halves order
 _GROUP: Final = 256
 _KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
+_UNIT: Final = 32  # bytes that an invocation with a chunk for itself reads at once
 CHUNK: Final = 4096  # elements of a row that a work-group takes; see shaders/scan.comp
 
 
@@ -172,10 +173,14 @@ def _dispatch(
     chunks = -(-count // CHUNK)
     (a, a_first), (o, o_first), (s, s_first) = (seen(call, array) for array in (source, target, totals))
     push = pack(abi.Scan(count, rows, chunks, a_first, o_first, s_first))
-    threads = cpu.scan_group(call.device, _GROUP, ordered=source.dtype.is_float)
-    constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase, threads, places)
-    kernel = f"scan_{_KERNELS.get(source.dtype.name, 'u32')}"
-    call.dispatch(kernel, (source, target, totals), (a, o, s), push, rows * chunks, constants)
+    work, unit = rows * chunks, _UNIT // source.dtype.itemsize
+    whole = not (count % unit or a_first % unit or o_first % unit or source.dtype.is_float or places)
+    alone = cpu.scans_alone(call.device, work) if whole else 0
+    threads = alone or cpu.scan_group(call.device, _GROUP, ordered=source.dtype.is_float)
+    constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase, threads, places, alone > 0)
+    kernel = f"scan_{_KERNELS.get(source.dtype.name, 'w64_u32' if alone else 'u32')}"
+    groups = -(-work // alone) if alone else work
+    call.dispatch(kernel, (source, target, totals), (a, o, s), push, groups, constants)
 
 
 def seen(call: Call, array: Array) -> tuple[BufferRange, int]:

@@ -27,7 +27,7 @@ def topk(a: Array, k: int, axis: int = -1, largest: bool = True) -> tuple[Array,
     NaN is last in either case, and of equal elements the first ones are taken.
 
     Args:
-        a: float32, float16, bfloat16, integers of 8 to 64 bits or bool.
+        a: float64, float32, float16, bfloat16, integers of 8 to 64 bits or bool.
         k: how many, from 0 to the length of the axis.
         axis: along which.
         largest: the least ones otherwise.

@@ -10,17 +10,31 @@ from vkpar.abi import reduce as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
-from vkpar.dtypes import uint32
+from vkpar.dtypes import DType, uint32
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import arange
 from vkpar.ops.arrays.take import index_words, take
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import FLOATS, check_arrays, check_out, check_overlap
+from vkpar.ops.call.checks import FLOATS, NARROW, check_arrays, check_out, check_overlap
+from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
-from vkpar.ops.elementwise.functions import equal, less, not_equal, where
+from vkpar.ops.elementwise.functions import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    logical_and,
+    logical_not,
+    logical_or,
+    not_equal,
+    where,
+)
+from vkpar.ops.elementwise.mathematics import bitwise_and, bitwise_or, invert
 from vkpar.ops.reduce.scans import CHUNK, PAIRS, back, checked, lying_last, scan, seen, where_ones_lie
 
 _BITS: Final = 4  # of a pass; see shaders/sort.comp
+_SIGN: Final = 1 << 31  # of the upper words of float64
+_INFINITE: Final = 0x7FF00000  # the upper word of infinity
 MOST: Final = 1 << 31  # elements of all rows: places are words
 
 
@@ -28,7 +42,7 @@ def sort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
     """Return the elements in rising order along an axis, NaN last; equal ones keep their order.
 
     Args:
-        a: float32, float16, bfloat16, integers of 8 to 64 bits or bool, of any shape.
+        a: float64, float32, float16, bfloat16, integers of 8 to 64 bits or bool, of any shape.
         axis: along which; None for all elements, in one dimension.
         out: where the result goes, of its shape and type, sharing no memory with ``a``.
 
@@ -48,7 +62,7 @@ def sort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
     if not source.size:
         return source.copy() if out is None else out
     rows = lying_last(source, at)
-    return back("sort", elements_at(rows, places_of("sort", rows), known=True), source, at, out)
+    return back("sort", elements_at(rows, _places("sort", rows, a.dtype), known=True), source, at, out)
 
 
 def argsort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
@@ -66,7 +80,7 @@ def argsort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Arr
         check_overlap("argsort", out, a, in_place=False)
     if not source.size:
         return source.device.empty(source.shape, uint32) if out is None else out
-    return back("argsort", places_of("argsort", lying_last(source, at)), source, at, out, uint32)
+    return back("argsort", _places("argsort", lying_last(source, at), a.dtype), source, at, out, uint32)
 
 
 def take_along_axis(a: Array, indices: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
@@ -181,18 +195,26 @@ def elements_at(rows: Array, places: Array, *, known: bool = False) -> Array:
     return take(rows.reshape(-1), places + starts)
 
 
-def places_of(name: str, rows: Array, *, largest: bool = False) -> Array:
-    """Return where the elements of rows, that lie side by side, go."""
+def _places(name: str, rows: Array, dtype: DType) -> Array:
+    """Return where elements of a type go, which lie side by side; those of 8 and 16 bits as whole numbers of 32."""
+    if dtype.name not in NARROW:
+        return places_of(name, rows)
+    bits = 8 * dtype.itemsize if dtype != "bool" else 1
+    return places_of(name, rows if rows.dtype == uint32 else add(rows, 1 << (bits - 1)), bits=bits)
+
+
+def places_of(name: str, rows: Array, *, largest: bool = False, bits: int = 32) -> Array:
+    """Return where the elements of rows, that lie side by side, go, by the lowest ``bits`` of their keys."""
     if rows.size > MOST:
         raise UnsupportedError(f"{name}: places are words, which count no {rows.size} elements; take parts of them")
     if rows.dtype.name in PAIRS:
         return _places_of_pairs(name, rows, largest=largest)
-    done = repeat("argsort", (rows,), (None,), largest)
+    done = repeat("argsort", (rows,), (None,), largest, bits)
     if done is not None:
         return done[0]
     made = rows.device.empty(rows.shape, uint32)
-    call = Call(name, key_of("argsort", (rows,), (None,), largest), (rows,), (made,))
-    record_sort(call, call.operands[0], call.results[0], largest=largest)
+    call = Call(name, key_of("argsort", (rows,), (None,), largest, bits), (rows,), (made,))
+    record_sort(call, call.operands[0], call.results[0], largest=largest, bits=bits)
     call.keep()
     return made
 
@@ -200,10 +222,24 @@ def places_of(name: str, rows: Array, *, largest: bool = False) -> Array:
 def _places_of_pairs(name: str, rows: Array, *, largest: bool) -> Array:
     """Return where numbers of 64 bits go: by their lower words first, and these places by the upper words."""
     words = Array(rows.storage, rows.byte_offset, (*rows.shape, 2), uint32)
-    lower = places_of(name, words[..., 0].contiguous(), largest=largest)
-    upper = elements_at(words[..., 1].contiguous(), lower, known=True)
+    low, high = words[..., 0].contiguous(), words[..., 1].contiguous()
+    if rows.dtype.is_float:
+        low, high = _ordered(low, high, largest=largest)
+    lower = places_of(name, low, largest=largest)
+    upper = elements_at(high, lower, known=True)
     upper = Array(upper.storage, upper.byte_offset, upper.shape, dtypes.resolve(PAIRS[rows.dtype.name]))
     return elements_at(lower, places_of(name, upper, largest=largest), known=True)
+
+
+def _ordered(low: Array, high: Array, *, largest: bool) -> tuple[Array, Array]:
+    """Return words that order as the float64 do whose words these are: zeros are equal, and all NaN are last."""
+    size = bitwise_and(high, _SIGN - 1)
+    none = logical_or(greater(size, _INFINITE), logical_and(equal(size, _INFINITE), not_equal(low, 0)))
+    zero = logical_not(logical_or(size, low))
+    negative = greater_equal(high, _SIGN)
+    ordered = where(negative, invert(high), bitwise_or(high, _SIGN))
+    high = where(none, 0 if largest else 2 * _SIGN - 1, where(zero, _SIGN, ordered))
+    return where(logical_or(none, zero), 0, where(negative, invert(low), low)), high
 
 
 def kind_of(array: Array) -> int:

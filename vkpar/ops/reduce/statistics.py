@@ -191,7 +191,7 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
     _, shape = _checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
     if not a.size:
         return _landed(full(a.device, shape, 0, "uint32"), out, dtypes.uint32)
-    return total(cast(a != 0, "uint32"), axis, keepdims, out=out)
+    return total(a if a.dtype == _BOOL else not_equal(a, 0), axis, keepdims, out=out)
 
 
 def _of_truth(
@@ -200,6 +200,9 @@ def _of_truth(
     axes, shape = _checked(name, a, axis, keepdims, out, _BOOL)
     if not a.size:
         return _landed(full(a.device, shape, nothing, _BOOL), out, _BOOL)
+    if not a.dtype.is_float and a.dtype != _BOOL:  # the extremes of unsigned numbers tell
+        found = reduce(a.view(f"uint{8 * a.dtype.itemsize}"), axes, keepdims)
+        return not_equal(found, 0, out=out)
     return reduce(a if a.dtype == _BOOL else not_equal(a, 0), axes, keepdims, out=out)
 
 

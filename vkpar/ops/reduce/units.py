@@ -1,15 +1,16 @@
-"""Sums and extremes of elements of 8, 16 and 64 bits, read as they are stored, in units of 16 bytes."""
+"""Sums and extremes of elements of 8, 16 and 64 bits, read as they are stored, in units of 16 bytes, or 32 by W64."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.abi import reduce as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
-from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import widened
+from vkpar.ops.call.call import Call
 from vkpar.ops.call.work import ceil_power, floor_power
+from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.reduce import cpu
@@ -24,7 +25,13 @@ _WANTED: Final = 1 << 18  # invocations of a launch, as far as each has four uni
 _TURNS: Final = (4, 32)  # units of an invocation: at least and at most
 _OPS: Final = {"sum": 0, "max": 1, "min": 2}
 _TRUTHS: Final = {"sum": 0, "max": 3, "min": 4}
-_KERNELS: Final = {"int64": "i64", "uint64": "u64", "float64": "f64"}
+_KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
+_W64_GROUP: Final = 64
+_WIDEST: Final = 32
+_PAGE: Final = 4096
+_W64_PARTS: Final = 512  # as far as each has four units
+_W64_UNITS: Final = 128  # of a part of a row, at most
+_W64_COLUMN: Final = (64, 16)  # elements of a part of a column at most: nearer each other than a page, and farther
 
 
 class _Shape(NamedTuple):
@@ -32,8 +39,9 @@ class _Shape(NamedTuple):
     extent: int
     columns: int
     unit: int  # bytes
-    lanes: int
+    lanes: int  # that share a part; or, of W64, parts of rows that one has
     part: int  # units of rows, elements of columns
+    left: int = 0  # elements of the only row behind its last whole unit, which are left as they are
 
 
 def groups_of(shape: tuple[int, ...], axes: frozenset[int]) -> Groups:
@@ -48,21 +56,28 @@ def groups_of(shape: tuple[int, ...], axes: frozenset[int]) -> Groups:
 
 
 def reads_units(device: Device) -> bool:
-    """Say whether elements are read in units: CPU drivers take longer for that than for converting them first."""
-    return not cpu.passes_alone(device)
+    """Say whether elements are read in units: other CPU drivers take longer for that than for converting them first."""
+    return not cpu.passes_alone(device) or w64(device)
 
 
-def reduced(name: str, a: Array, groups: Groups) -> tuple[Array, Groups]:
-    """Return what is left to reduce after the last axis that can be reduced here, which may be nothing.
+def w64(device: Device) -> bool:
+    """Say whether no two invocations share a part, and each reads units of 32 bytes, or of 8."""
+    return cpu.reads_pairs(device)
+
+
+def reduced(call: Call, name: str, a: Array, groups: Groups, target: Array) -> tuple[Array, Groups]:
+    """Reduce the last axes that can be reduced here, and return what is left: ``target`` where nothing is.
 
     Args:
+        call: that it is a part of.
         name: ``sum``, ``max`` or ``min``.
-        a: elements of 8, 16 or 64 bits; those of fewer than 32 come to int32 or uint32.
+        a: elements of 8, 16 or 64 bits, an array of the call; those of fewer than 32 come to int32 or uint32.
         groups: the sizes of its axes, neighbours of one kind as one, and which are reduced.
+        target: contiguous, for the results in the order of the axes that are kept.
     """
     while reads_units(a.device) and a.is_contiguous and (a.dtype.itemsize < 4 or a.dtype.name in LONG):
         at = max((index for index, (_, gone) in enumerate(groups) if gone), default=None)
-        made = None if at is None else _once(name, a, groups, at)
+        made = None if at is None else _once(call, name, a, groups, at, target)
         if made is None or at is None:
             break
         a, parts = made
@@ -70,43 +85,80 @@ def reduced(name: str, a: Array, groups: Groups) -> tuple[Array, Groups]:
     return a, groups
 
 
-def _once(name: str, a: Array, groups: Groups, at: int) -> tuple[Array, int] | None:
-    shape = _shape_of(a, groups, at)
+def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Array) -> tuple[Array, int] | None:
+    shape = (_w64_shape if w64(a.device) else _shape_of)(a, groups, at)
     if shape is None:
         return None
-    rows = shape.columns == 1
-    length = -(-shape.extent * a.dtype.itemsize // shape.unit) if rows else shape.extent
+    length = -(-shape.extent * a.dtype.itemsize // shape.unit) if shape.columns == 1 else shape.extent
     parts = -(-length // shape.part)
-    dtype = a.dtype.name if a.dtype.name in LONG else widened(a)
-    made = a.device.empty((shape.blocks, parts, shape.columns), dtype)
-    done = repeat("reduce_units", (a,), (made,), name, shape)
-    if done is not None:
-        return made, parts
-    call = Call(name, key_of("reduce_units", (a,), (made,), name, shape), (a,), (made,))
-    seen, put = binding(call.operands[0]), binding(call.results[0])
+    if parts + shape.left == 1 and not any(gone for _, gone in groups[:at]):
+        made = target
+    else:
+        made = call.temporary((shape.blocks, parts + shape.left, shape.columns), target.dtype)
+    if not _send(call, name, a, made, shape, parts):
+        return None
+    if shape.left:
+        end, there = a.reshape(-1)[-shape.left :], made.reshape(-1)[parts:]
+        if a.dtype.name in LONG:
+            call.copy(call.view(a, end), call.view(made, there))
+        else:
+            call.forget()
+            cast(end, made.dtype, out=there)
+    return made, parts + shape.left
+
+
+def _send(call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: int) -> bool:
+    """Reduce an axis in parts; False, and nothing done, where a kernel cannot see it."""
+    form, rows = "w64_" if w64(a.device) else "", shape.columns == 1
+    seen, put = binding(a), binding(made)
     size = a.dtype.itemsize
     if seen is None or put is None or seen[1] * size % shape.unit:
-        return None
+        return False
     units = 1 if rows else shape.columns * size // shape.unit
-    beside = _GROUP // shape.lanes
     ops = _TRUTHS if a.dtype == "bool" and rows else _OPS
-    push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, seen[1] * size // 4, put[1])
-    constants = abi.UnitsConstants(ops[name], 8 * size, a.dtype.numpy.kind == "i", shape.unit == 16, not rows)
+    first = seen[1] * size // (shape.unit if form else 4)
+    push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, first, put[1])
+    constants = abi.UnitsConstants(ops[name], 8 * size, a.dtype.numpy.kind == "i", shape.unit > 8, not rows)
     work = shape.blocks * parts
-    count = -(-work // beside) if rows else work * -(-units // beside)
-    kernel = f"reduce_units_{_KERNELS.get(a.dtype.name, 'u32')}"
-    call.dispatch(kernel, (call.operands[0], call.results[0]), (seen[0], put[0]), pack(push), count, constants)
-    call.keep()
-    return made, parts
+    beside = _GROUP // shape.lanes
+    if form:
+        count = -(-(-(-work // shape.lanes) if rows else work * units) // _W64_GROUP)
+    else:
+        count = -(-work // beside) if rows else work * -(-units // beside)
+    kernel = f"reduce_units_{form}{_KERNELS.get(a.dtype.name, 'u32')}"
+    call.dispatch(kernel, (a, made), (seen[0], put[0]), pack(push), count, constants)
+    return True
+
+
+def _w64_shape(a: Array, groups: Groups, at: int) -> _Shape | None:
+    """Return how an axis is reduced where an invocation has a part; None where rows are not whole units."""
+    blocks, extent, columns = _around(groups, at)
+    size, left = a.dtype.itemsize, 0
+    if blocks == columns == 1 and extent * size >= _WIDEST:
+        left = extent % (_WIDEST // size)
+        extent -= left
+    run = (columns if columns > 1 else extent) * size
+    unit = next((unit for unit in (_WIDEST, 8) if run % unit == 0 and a.byte_offset % unit == 0), 0)
+    if not unit or not run or a.size >> 31:
+        return None
+    length, beside = (extent, run // unit) if columns > 1 else (run // unit, 1)
+    each = max(floor_power(max(blocks * length * beside // _W64_PARTS, 1)), _TURNS[0])
+    if columns > 1:
+        return _Shape(blocks, extent, columns, unit, 1, min(each, _W64_COLUMN[run >= _PAGE]))
+    part = min(each, _W64_UNITS)
+    return _Shape(blocks, extent, 1, unit, max(part // length, 1), part, left)
+
+
+def _around(groups: Groups, at: int) -> tuple[int, int, int]:
+    """Return how many elements there are before an axis, along it, and after it."""
+    sizes = [size for size, _ in groups]
+    return math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])
 
 
 def _shape_of(a: Array, groups: Groups, at: int) -> _Shape | None:
     """Return how an axis is reduced; None where rows begin between words, or there is too little to do."""
-    blocks, columns = 1, 1
-    for index, (size, _) in enumerate(groups):
-        blocks *= size if index < at else 1
-        columns *= size if index > at else 1
-    extent, size = groups[at][0], a.dtype.itemsize
+    blocks, extent, columns = _around(groups, at)
+    size = a.dtype.itemsize
     least = max(size, 4)
     run = columns * size if columns > 1 else extent * size if blocks > 1 else 16
     unit = 16 if run % 16 == 0 and a.byte_offset % 16 == 0 else least

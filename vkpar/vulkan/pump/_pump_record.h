@@ -142,8 +142,43 @@ static void record_dispatch(recorder *to, const vkp_plan *p, const buffer_info *
 typedef struct { uint64_t from, start, to, at, nbytes; } copy_part;
 typedef struct { uint64_t to, at, nbytes; } fill_part;
 
-/* Parts of one operation touch different bytes: they go by in groups with one look at what was touched before. */
+enum { REGIONS = 512 };                  /* of one command: some drivers allocate as many on the way */
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* Records copies between two buffers, a command for many; all bytes from the first to the last count as touched. */
+static void record_regions(recorder *to, const copy_part *parts, uint32_t n) {
+    span read = {parts->from, UINT64_MAX, 0, 0}, written = {parts->to, UINT64_MAX, 0, 1};
+    for (uint32_t i = 0; i < n; i++) {
+        const copy_part *c = &parts[i];
+        read.start = least(read.start, c->start);
+        read.end = most(read.end, c->start + c->nbytes);
+        written.start = least(written.start, c->at);
+        written.end = most(written.end, c->at + c->nbytes);
+    }
+    order(to, (span[]){read, written}, 2);
+    for (uint32_t first = 0; first < n; first += REGIONS) {
+        copy_info regions[REGIONS];
+        uint32_t m = n - first < REGIONS ? n - first : REGIONS;
+        for (uint32_t i = 0; i < m; i++) {
+            const copy_part *c = &parts[first + i];
+            regions[i] = (copy_info){c->start, c->at, c->nbytes};
+        }
+        to->vk->copy(to->commands, parts->from, parts->to, m, regions);
+    }
+}
+
+/* Parts of one operation touch different bytes: few go by with one look at what was touched before, many between two
+ * buffers as one. */
 static void record_copies(recorder *to, const copy_part *parts, uint32_t n) {
+    uint32_t alike = 1;
+    while (alike < n && parts[alike].from == parts->from && parts[alike].to == parts->to) alike++;
+    if (n > SPANS / 2 && alike == n) {
+        record_regions(to, parts, n);
+        return;
+    }
     for (uint32_t first = 0; first < n; first += SPANS / 2) {
         uint32_t m = n - first < SPANS / 2 ? n - first : SPANS / 2;
         span spans[SPANS];

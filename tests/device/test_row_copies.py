@@ -1,0 +1,92 @@
+"""Views of long rows, which CPU drivers copy row by row with their own copies: what NumPy's assignments give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkpar
+from vkpar.arrays.rearrange import goes_by_rows
+
+pytestmark = pytest.mark.device
+SHAPE = (70, 9, 2000)
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "parts of rows": lambda x: x[:, :, 3:1998],
+    "backwards": lambda x: x[::-1, ::-2, 1:],
+    "axes in another order": lambda x: x.transpose(1, 0, 2)[:, 5:, 7:],
+    "one row often": lambda x: (np.broadcast_to if isinstance(x, np.ndarray) else spread)(
+        x[:1, :, :1001], (140, 9, 1001)
+    ),
+    "one axis": lambda x: x.reshape(-1, 250)[:, :-1],
+}
+
+
+def spread(x: vkpar.Array, shape: tuple[int, ...]) -> vkpar.Array:
+    return x.broadcast_to(shape)
+
+
+def values(dtype: str) -> np.ndarray[Any, Any]:
+    raw = np.random.default_rng(3).integers(0, 256, (*SHAPE, np.dtype(dtype).itemsize), np.uint8)
+    return raw.view(dtype).reshape(SHAPE)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "int64"])
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_rows_go_where_they_belong(device: vkpar.Device, dtype: str, view: Callable[[Any], Any]) -> None:
+    host = np.tile(values(dtype), (2, 1, 1)) if dtype == "uint8" else values(dtype)
+    source, want = device.array(host), view(host)
+    seen = view(source)
+    assert seen.copy().numpy().tobytes() == want.tobytes()
+    around = np.ones((*want.shape[:-1], want.shape[-1] + 5), dtype)
+    target = device.array(around)
+    around[..., 1:-4] = want
+    inner = target[..., 1:-4]
+    if device.info.type == "cpu":
+        assert goes_by_rows(seen, inner)
+    inner.copy_from(seen)
+    assert target.numpy().tobytes() == around.tobytes()
+    packed = seen.copy()
+    target.fill_zeros()
+    inner.copy_from(packed)
+    assert target[..., 1:-4].numpy().tobytes() == want.tobytes()
+
+
+def test_few_bytes_and_short_rows_go_by_kernels(device: vkpar.Device) -> None:
+    a = device.zeros((5000, 300))
+    assert not goes_by_rows(a[:, :100], device.empty((5000, 100)))
+    assert not goes_by_rows(a[:50, :200], device.empty((50, 200)))
+    assert not goes_by_rows(a[:, ::2], device.empty((5000, 150)))
+    assert not goes_by_rows(a.T, device.empty((300, 5000)))
+
+
+def test_rows_wait_for_what_writes_and_reads_them(device: vkpar.Device) -> None:
+    host = np.arange(1100 * 512, dtype=np.int32).reshape(1100, 512)
+    a, made = device.array(host), device.zeros((1100, 520), "int32")
+    for turn in range(4):
+        vkpar.add(a, 1, out=a)
+        made[:, turn : turn + 512].copy_from(a)
+        vkpar.multiply(a, 3, out=a)
+        a.copy_from(made[:, turn : turn + 512])
+    want = np.zeros((1100, 520), np.int32)
+    for turn in range(4):
+        want[:, turn : turn + 512] = host + turn + 1
+    assert (made.numpy() == want).all()
+    assert (a.numpy() == host + 4).all()
+
+
+def test_more_rows_than_go_at_once_and_graphs(device: vkpar.Device) -> None:
+    host = np.random.default_rng(4).integers(0, 256, (20_000, 200), np.uint8)
+    a = device.array(host)
+    assert (vkpar.roll(a, 3, 1).numpy() == np.roll(host, 3, 1)).all()
+    with vkpar.capture([device]) as graph:
+        made = vkpar.pad(a, 1, "edge")
+        again = vkpar.flip(made, 0).contiguous()
+    for _ in range(2):
+        graph.launch().wait()
+        assert (again.numpy() == np.pad(host, 1, "edge")[::-1]).all()
+        host = host[::-1].copy()
+        a.write(host)
+    graph.close()
