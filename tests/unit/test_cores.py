@@ -133,6 +133,14 @@ def test_some_have_no_registers_for_the_most_sums_and_long_steps(info: DeviceInf
     assert {(core.tile, core.threads, core.step) for core in lacking} == {((128, 128), 128, 64)}
 
 
+def test_no_subgroup_has_more_rows_of_matrices_than_the_kernel_stores() -> None:
+    """MREP of shaders/common/coop.glsl is 4 at most; subgroups of 128 would have eight."""
+    for warp in (8, 16, 32, 64, 128):
+        found = cores.available(h200(subgroup_size=warp), "float16")
+        assert all(core.warp_tile(warp)[0] <= 4 * 16 for core in found)
+        assert ((128, 128) in {core.tile for core in found}) == (warp < 128)
+
+
 def test_what_is_loaded_ahead_and_rolled_is_by_the_driver() -> None:
     """Of NVIDIA's own, two steps at once, and copies of what follows; of Mesa's for the same cards neither."""
     for info, told in ((h200(), (1, 2, 0)), (NVK, (0, 1, 1)), (h200(subgroup_size=64), (0, 1, 0))):
