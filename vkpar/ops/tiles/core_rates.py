@@ -231,7 +231,7 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: F
     for core in cores:
         ns = [times[run] for run in of_cores[core]]
         few, many, plain = ns[:each], ns[each : 2 * each], ns[-1]
-        rates[core] = Rates(Rate(*few), Rate(*many), plain / many[-1])
+        rates[core] = Rates(Rate(*few), Rate(*many), plain / (many[-1] or math.inf))  # of clocks that stand still
     found = []
     for timed in few_runs:
         first, *rows = [times[run] for run in timed]
