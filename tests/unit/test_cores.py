@@ -9,7 +9,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -459,17 +459,29 @@ def unknown(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         yield monkeypatch
 
 
-def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def seconds(run: Any, *_: Any) -> float:
-        return 1e-9 * (run.m + 3 * run.n + 7 * run.k + len(run.kernel)) * (1.0 if run.transpose_b else 1.5)
-
+def timed(monkeypatch: pytest.MonkeyPatch, seconds: Callable[..., float]) -> Any:
+    """Return a device on which a run takes what ``seconds`` says."""
     monkeypatch.setattr(choice.occupancy, "units_of", lambda _: 4)
     monkeypatch.setattr(core_rates, "_RISE_SECONDS", 0.0)
     monkeypatch.setattr(core_rates.query, "DeviceClock", lambda _: None)
     monkeypatch.setattr(core_rates._Run, "pipeline", lambda *_: None)
     monkeypatch.setattr(core_rates._Run, "seconds", seconds)
     limits = SimpleNamespace(max_storage_buffer_range=1 << 31, max_buffer=1 << 31)
-    device: Any = SimpleNamespace(info=h200(), limits=limits, logical=None, synchronize=lambda: None)
+    return SimpleNamespace(info=h200(), limits=limits, logical=None, synchronize=lambda: None)
+
+
+def test_a_clock_that_stands_still_measures_nothing(unknown: pytest.MonkeyPatch) -> None:
+    unknown.setattr(cachedir, "read", lambda _: None)
+    unknown.setattr(cachedir, "write", lambda *_: pytest.fail("nothing was measured"))
+    device = timed(unknown, lambda *_: 0.0)
+    assert core_rates.measured(device, "float16", (BIG, PLAIN)) == core_rates.assumed((BIG, PLAIN))
+
+
+def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seconds(run: Any, *_: Any) -> float:
+        return 1e-9 * (run.m + 3 * run.n + 7 * run.k + len(run.kernel)) * (1.0 if run.transpose_b else 1.5)
+
+    device = timed(monkeypatch, seconds)
     made = core_rates._measured(device, (*cores.CORES, PLAIN), "float16", streams=None)
     assert set(made.rates) == {*cores.CORES, PLAIN}
     for core, found in made.rates.items():
