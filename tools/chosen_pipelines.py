@@ -47,6 +47,10 @@ _ATTENTION: Final = tuple((*sizes, width) for sizes in _QUERIES for width in (24
 _ROWS: Final = ((5, 3), (4, 64), (3, 1001), (7, 4096), (2, 20_000))
 _SUMS: Final = ((3, 4099), (4099, 6), (1, 70_001), (300, 300), (17,), (1 << 20,))
 _MODELS: Final = ("f32", "f16", "bf16", *KINDS)
+_MIXTURES: Final = (
+    {"experts": 5, "active": 2},
+    {"family": "qwen2moe", "experts": 6, "active": 2, "shared": 512, "normed": False},
+)
 # A kernel that does nothing stands in for those that are chosen: each is compiled once, behind the calls.
 _EMPTY: Final = _module(
     (17, 1),  # capability Shader
@@ -117,8 +121,14 @@ def calls() -> Iterator[Call]:
         yield _quantised(kind, m, dtype)
     for dtype in FLOATS:
         yield _elementwise(dtype)
+        yield _ordered(dtype)
+        yield _trained(dtype)
+    for dtype in ("int8", "uint16", "int32", "int64"):
+        yield _whole(dtype)
     for kind in _MODELS:
         yield _model(kind)
+    for mixture in _MIXTURES:
+        yield from (_model(kind, **mixture) for kind in ("f32", "bf16", "q8_0", "q4_k"))
 
 
 def _product(shape: tuple[int, int, int], dtype: str, *, transpose_b: bool) -> Call:
@@ -195,9 +205,62 @@ def _elementwise(dtype: str) -> Call:
     return call
 
 
-def _model(kind: str) -> Call:
+def _ordered(dtype: str) -> Call:
     def call(device: vkpar.Device) -> None:
-        config = replace(tiny.SIZES, hidden=256, intermediate=512, head_dim=64, context=256)
+        for shape in ((37, 66), (3, 50_000)):
+            a, places = device.empty(shape, dtype), device.zeros(shape, "int32")
+            vkpar.sort(a)
+            vkpar.argsort(a, 0)
+            vkpar.topk(a, 5)
+            for axis in (0, 1):
+                vkpar.cumsum(a, axis)
+                vkpar.take_along_axis(a, places, axis)
+            vkpar.take(a, places[0, :9])
+            vkpar.flip(a)
+            vkpar.repeat(a, 2, 0)
+            vkpar.scatter_add(vkpar.cast(a, "float32"), 1, places, vkpar.cast(a, "float32"))
+        vkpar.random.Generator(5).normal(device, 1000, dtype=dtype)
+
+    return call
+
+
+def _trained(dtype: str) -> Call:
+    def call(device: vkpar.Device) -> None:
+        for shape in ((7, 66), (5, 4096)):
+            a, weight, targets = (
+                device.empty(shape, dtype),
+                device.empty(shape[1:], dtype),
+                device.zeros(shape[0], "int32"),
+            )
+            vkpar.layer_norm_grad(a, weight, a)
+            vkpar.rms_norm_grad(a, weight, a)
+            vkpar.cross_entropy(a, targets)
+            vkpar.cross_entropy_grad(a, targets)
+        picture = device.empty((2, 4, 16, 16), dtype)
+        vkpar.conv2d(picture, device.empty((8, 4, 3, 3), dtype))
+        vkpar.max_pool2d(picture, 2)
+        vkpar.avg_pool2d(picture, 2)
+
+    return call
+
+
+def _whole(dtype: str) -> Call:
+    def call(device: vkpar.Device) -> None:
+        if dtype == "int64" and not device.info.features.int64:
+            return
+        a = device.zeros((37, 66), dtype)
+        for made in (a + a, a * a[3], a.T - a.T, a > 1, vkpar.cumsum(a, 1), vkpar.sort(a), a[:, 1:6].contiguous()):
+            vkpar.cast(made, "float32")
+        for reduced in (vkpar.sum, vkpar.max, vkpar.argmax):
+            reduced(a, 0)
+            reduced(a, 1)
+
+    return call
+
+
+def _model(kind: str, **changes: Any) -> Call:
+    def call(device: vkpar.Device) -> None:
+        config = replace(tiny.SIZES, **{"hidden": 256, "intermediate": 512, "head_dim": 64, "context": 256, **changes})
         with tempfile.TemporaryDirectory() as folder, vkpar.Communicator([device]) as comm:
             path = Path(folder) / "tiny.gguf"
             tiny.write_gguf(path, config, tiny.weights(config), kind)

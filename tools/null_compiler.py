@@ -29,6 +29,8 @@ _STATISTICS: Final = {
     "waves": ("subgroups per simd",),
 }
 _PUSH_NBYTES: Final = 128
+# What takes so many seconds is made again, and the least counts: others on the machine make it longer.
+_LONG, _TURNS = 0.4, 3
 # Capabilities, and the flag of stages whose subgroups are full, which kernels with cooperative matrices ask for.
 _COOPERATIVE, _FULL_SUBGROUPS = 6022, 2
 _REQUIRED_SIZE: Final = "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo"
@@ -49,7 +51,7 @@ class Built:
         shared: bytes of shared memory of a work-group; ``scratch``: of private memory.
         waves: subgroups that a part of a unit holds at once.
         width: invocations of a subgroup.
-        ms: that making it took.
+        ms: of processors that making it took.
     """
 
     kernel: str
@@ -156,11 +158,14 @@ class Compiler:
             stage = self._stage(module, shader, constants)
             flags = vk.vk.VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR
             info = vk.struct("VkComputePipelineCreateInfo", flags=flags, stage=stage[0], layout=layout)
-            making, start = vk.making("Pipeline", self._device), time.process_time()
-            pipeline = vk.make(making, "vkCreateComputePipelines", self._device, vk.ffi.NULL, 1, info, vk.ffi.NULL)
-            ms = round(1000 * (time.process_time() - start))
-            stack.callback(vk.destroy, "Pipeline", self._device, pipeline)
-            return Built(module.name, module.source, variant, constants, **self._read(pipeline), ms=ms)
+            taken: list[float] = []
+            while not taken or (min(taken) > _LONG and len(taken) < _TURNS):
+                making, start = vk.making("Pipeline", self._device), time.process_time()
+                pipeline = vk.make(making, "vkCreateComputePipelines", self._device, vk.ffi.NULL, 1, info, vk.ffi.NULL)
+                taken.append(time.process_time() - start)
+                found = self._read(pipeline)
+                vk.destroy("Pipeline", self._device, pipeline)  # else drivers would find it again
+            return Built(module.name, module.source, variant, constants, **found, ms=round(1000 * min(taken)))
 
     def _stage(self, module: Module, shader: Any, constants: tuple[int, ...]) -> Any:
         vk = self._vk

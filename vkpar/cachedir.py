@@ -7,20 +7,28 @@ and then names files relative to it, so that the folder that was checked is the 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import logging
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from vkpar import env, regular
+from vkpar.errors import UnsupportedError
 
 _log = logging.getLogger("vkpar")
 _MOST: Final = 16 << 20  # bytes of a file: tunings and kernels hold far less
 _refused: set[Path] = set()
+_Found = TypeVar("_Found")
+# What reading a document that was not written by this version may raise.
+_SENSELESS: Final = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, UnsupportedError),
+)
 
 
 def directory() -> Path | None:
@@ -83,6 +91,35 @@ def write(name: str, data: bytes) -> Path | None:
                 os.unlink(made, dir_fd=folder)
             raise
     return where / name
+
+
+def named(what: str, about: Mapping[str, object]) -> str:
+    """Return the name of the document of a measurement: what it is of, then a digest of all that it depends on."""
+    text = json.dumps(about, sort_keys=True)
+    return f"{what}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def document(name: str, parse: Callable[[Any], _Found], level: int = logging.WARNING) -> _Found | None:
+    """Return what ``parse`` makes of a JSON document; None where there is none, or one that makes no sense (logged)."""
+    try:
+        data = read(name)
+        return None if data is None else parse(json.loads(data))
+    except _SENSELESS as error:
+        where = directory()
+        _log.log(level, "%s cannot be used, it is measured again: %s", where / name if where else name, error)
+        return None
+
+
+def keep(name: str, document: Mapping[str, object], level: int = logging.WARNING) -> Path | None:
+    """Keep a JSON document; return its file, None where it cannot be written, or not safely (logged)."""
+    why: object = "there is no cache folder; VKPAR_CACHE_DIR may name one"
+    try:
+        written = write(name, json.dumps(document, indent=2).encode())
+    except OSError as error:
+        written, why = None, error
+    if written is None:
+        _log.log(level, "%s is not kept beyond this process: %s", name, why)
+    return written
 
 
 def prune(prefix: str, most: int) -> None:

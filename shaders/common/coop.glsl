@@ -56,7 +56,7 @@ const uint OUT_UNITS = WARP_N / 4u;
 const uint OUT_ROW = OUT_UNITS + 1u;
 const uint OUT_SIZE = THREADS / WARP * FM * OUT_ROW;
 
-const uint MREP = WARP_M / FM;
+const uint MREP = WARP_M / FM;  // 4 at most
 const uint NREP = WARP_N / FN;
 const uint STEPS = STEP / FK;  // 2, 4 or 8
 
@@ -154,32 +154,46 @@ void store_eight(uint row, uint column, vec4 low, vec4 high) {
     store_eight(row0 + row, column0 + unit * 4u, uintBitsToFloat(tiles[from]), uintBitsToFloat(tiles[from + 1u])); \
 }
 
+const uint EIGHTS = OUT_UNITS / 2u;
+
 // The same as store_rows where all rows lie within the result, which holds nothing that they are added to.
 void store_eights(uint row0, uint column0, uint own) {
-    const uint EIGHTS = OUT_UNITS / 2u;
-    if (ROLLED) {
-        [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < FM * EIGHTS; i += WARP) STORE_EIGHT(i)
-    } else {
-        [[unroll]] for (uint i = 0u; i < FM * EIGHTS; i += WARP) STORE_EIGHT(i + gl_SubgroupInvocationID)
-    }
+    [[unroll]] for (uint i = 0u; i < FM * EIGHTS; i += WARP) STORE_EIGHT(i + gl_SubgroupInvocationID)
 }
 
-// Stores row P of a subgroup's matrices. No loop over the rows: drivers do not unroll one around another that stays, and
-// an array of matrices with an index that is not constant lies in memory.
+void store_eights_rolled(uint row0, uint column0, uint own) {
+    [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < FM * EIGHTS; i += WARP) STORE_EIGHT(i)
+}
+
+// Matrices do not say which element lies where: they go through shared memory, row P of a subgroup's at a time. No loop
+// over the rows with them inside: drivers do not unroll one around another that stays, and an array of matrices with an
+// index that is not constant lies in memory.
+#define PLACE(P) \
+    [[unroll]] for (uint q = 0u; q < NREP; q++) { \
+        coopMatStore(sums[P * NREP + q], tiles, own + q * FN / 4u, OUT_ROW, gl_CooperativeMatrixLayoutRowMajor); \
+    }
+
 #define STORE(P, ROWS) \
     if (P < MREP) { \
-        [[unroll]] for (uint q = 0u; q < NREP; q++) { \
-            coopMatStore( \
-                sums[P * NREP + q], tiles, own + q * FN / 4u, OUT_ROW, gl_CooperativeMatrixLayoutRowMajor); \
-        } \
+        PLACE(P) \
         subgroupBarrier(); \
         ROWS(corner.x + warp_m + P * FM, corner.y + warp_n, own); \
         subgroupBarrier(); \
     }
 
 #define STORE_ALL(ROWS) \
-    STORE(0u, ROWS) STORE(1u, ROWS) STORE(2u, ROWS) STORE(3u, ROWS) \
-    STORE(4u, ROWS) STORE(5u, ROWS) STORE(6u, ROWS) STORE(7u, ROWS)
+    STORE(0u, ROWS) STORE(1u, ROWS) STORE(2u, ROWS) STORE(3u, ROWS)
+
+// Row p of the matrices, and what stores any of them, once.
+#define PLACE_AT(P) if (P < MREP && p == P) { PLACE(P) }
+
+#define STORE_ROLLED(ROWS) \
+    [[dont_unroll]] for (uint p = 0u; p < MREP; p++) { \
+        PLACE_AT(0u) PLACE_AT(1u) PLACE_AT(2u) PLACE_AT(3u) \
+        subgroupBarrier(); \
+        ROWS(corner.x + warp_m + p * FM, corner.y + warp_n, own); \
+        subgroupBarrier(); \
+    }
 
 // The element of a row at which turn p begins, beyond the step's first or the tile's.
 #define A_COLUMN(p) (A_MIXED && (p) % 2u == 1u ? a_column ^ STEP : a_column)
@@ -339,10 +353,12 @@ void make(uvec2 corner) {
         MULTIPLY_STEP(0u, SPAN == 1u)
     }
 
-    // Matrices do not say which element lies where: they go through shared memory.
     barrier();
     uint own = warp * FM * OUT_ROW;
-    if (O_EIGHTS && push.accumulate == 0u && corner.x + TILE_M <= push.m && corner.y + TILE_N <= push.n) {
+    bool whole = O_EIGHTS && push.accumulate == 0u && corner.x + TILE_M <= push.m && corner.y + TILE_N <= push.n;
+    if (ROLLED) {
+        if (whole) STORE_ROLLED(store_eights_rolled) else STORE_ROLLED(store_rows)
+    } else if (whole) {
         STORE_ALL(store_eights)
     } else {
         STORE_ALL(store_rows)

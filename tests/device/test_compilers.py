@@ -14,7 +14,9 @@ import importlib.util
 import json
 import os
 import re
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,6 +39,7 @@ SHORT_OF_REGISTERS = (
 SUBGROUPS = frozenset(range(61, 69))  # the capabilities of their operations
 # By 33 registers at most on navi31; by none with Mesa 26.
 SPILLS_OF_MESA25 = r"attention_cores_t256_f16 \(chosen\): spilled [123]?\d registers"
+LONGEST_MS = 2000  # to compile; none takes half of that on a machine that does nothing else
 MANY = 1000  # pipelines of a family, at least: no run may pass because it built next to nothing
 
 
@@ -173,6 +176,7 @@ def test_what_is_chosen_on_every_card(newer: Path, stubs: Path, family: str, mes
         check_chosen(made, 500)
     else:  # NVK and turnip spill a few registers of a few kernels: docs/notes/compilers.md
         assert made.errors == ()
+    assert max(each.ms for each in made.built) < LONGEST_MS
 
 
 def played(card: str, driver: Path, stubs: Path, *others: Path, **changes: str) -> dict[str, str]:
@@ -180,28 +184,49 @@ def played(card: str, driver: Path, stubs: Path, *others: Path, **changes: str) 
     return cards.environment(tool.CARDS[card], driver, stub, *others) | {"VKPAR_VALIDATION": "0"} | changes
 
 
+REFUSED = """
+    import sys, time
+    import vkpar
+
+    devices = vkpar.open_devices(sys.argv[1])
+    for device in devices:
+        a = device.zeros(1000)
+        with vkpar.capture([device]) as graph:
+            b = a + a
+        graph.launch().wait(10)
+        b.numpy()
+    start = time.monotonic()
+    try:
+        vkpar.Communicator(devices)
+    except vkpar.CommunicatorError as error:
+        print(time.monotonic() - start, error)
+"""
+
+
 @pytest.mark.parametrize("order", ["intel&llvmpipe", "llvmpipe&intel"])
 def test_a_card_that_computes_nothing_is_refused_by_the_self_test(intel: Path, stubs: Path, order: str) -> None:
-    code = """
-        import sys, time
-        import vkpar
-
-        devices = vkpar.open_devices(sys.argv[1])
-        for device in devices:
-            a = device.zeros(1000)
-            with vkpar.capture([device]) as graph:
-                b = a + a
-            graph.launch().wait(10)
-            b.numpy()
-        start = time.monotonic()
-        try:
-            vkpar.Communicator(devices)
-        except vkpar.CommunicatorError as error:
-            print(time.monotonic() - start, error)
-    """
-    done = run_child(code, order, environment=played("dg2", intel, stubs, *cards.beside(intel)))
+    done = run_child(REFUSED, order, environment=played("dg2", intel, stubs, *cards.beside(intel)))
     assert done.returncode == 0, done.stderr
     assert re.search(r"self-test: rank \d .* read \d+ of 3072 words of rank \d .* wrong", done.stdout)
+    assert float(done.stdout.split()[0]) < 2
+
+
+@pytest.mark.skipif(not FULL, reason="needs Mesa 26, which the whole run unpacks")
+@pytest.mark.parametrize(("family", "name"), [("navi31", "radv"), ("ampere", "nvk"), ("adreno740", "adreno")])
+@pytest.mark.parametrize("order", ["{}&llvmpipe", "llvmpipe&{}"])
+def test_a_card_whose_timelines_stand_still_is_refused_by_the_self_test(
+    stubs: Path, family: str, name: str, order: str
+) -> None:
+    """Waits for them end at once: these libraries play no more of timelines."""
+    driver = Path(os.environ.get("VKPAR_TEST_MESA26", "missing")) / f"{cards.CARDS[family].driver}_icd.json"
+    if not driver.exists():
+        pytest.skip(f"there is no {driver}")
+    stub = stubs / f"lib{cards.CARDS[family].stub}_stub.so"
+    words = cards.command(driver, stub, ["-c", textwrap.dedent(REFUSED), order.format(name)])
+    environment = played(family, driver, stubs, *cards.beside(driver))
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"self-test: rank \d .* its timelines that it is not", done.stdout)
     assert float(done.stdout.split()[0]) < 2
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import vkpar
 from vkpar import env
+from vkpar.ops.call import measured
 from vkpar.ops.call.call import Call
 from vkpar.ops.tiles import choice, core_rates, cores
 from vkpar.ops.tiles.choice import Choice
@@ -282,8 +283,9 @@ def test_how_a_product_is_dispatched(
 def test_where_bindings_hold_no_measured_matrix_rates_are_assumed(
     device: vkpar.Device, reopen: Callable[..., vkpar.Device], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_rates.cachedir, "write", lambda *_: pytest.fail("nothing was measured"))
+    monkeypatch.setattr(measured, "_known", {})
+    monkeypatch.setattr(measured.cachedir, "write", lambda *_: pytest.fail("nothing was measured"))
     small = reopen(max_buffer=65536, max_binding=65536)
     with env.override(tuning="redo"):
-        found = core_rates._found(small, "float16", (cores.PLAIN,), streams=None)
+        found = core_rates.measured(small, "float16", (cores.PLAIN,))
     assert found == core_rates.assumed((cores.PLAIN,))

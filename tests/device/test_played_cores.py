@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 import vkpar
 from vkpar.doctor.references import attended
+from vkpar.ops.call.makes import Make
 from vkpar.ops.tiles import cores, streamed
 from vkpar.ops.tiles.choice import Choice
 from vkpar.ops.tiles.cores import Core
@@ -102,11 +103,12 @@ def test_whole_numbers(
 
 @pytest.mark.sampled(97)
 @pytest.mark.parametrize("core", TILES, ids=lambda core: core.label)
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("dtype", "brief"), [("float16", False), ("bfloat16", False), ("float16", True)])
 def test_what_follows(
-    player: vkpar.Device, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, core: Core, dtype: str
+    player: vkpar.Device, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, core: Core, dtype: str, brief: bool
 ) -> None:
-    """Bias, activation and residual; batches; parts of K; what is added to."""
+    """Bias, activation and residual; batches; parts of K; what is added to; once in loops, for some compilers."""
+    monkeypatch.setattr(cores, "make_of", lambda _: Make(brief=brief))
     m, n, k = core.tile[0] + 8, core.tile[1], 4 * core.step
     a, b, bias, added = integers(rng, 2, m, k), integers(rng, 2, n, k), integers(rng, n), integers(rng, 2, m, n)
     x, y, more = player.array(a, dtype), player.array(b, dtype), player.array(bias)

@@ -312,6 +312,20 @@ def test_earlier_work_that_never_ends_fails_the_self_test(
     check_works(mixed)
 
 
+def test_a_timeline_that_stands_still_fails_the_self_test(
+    mixed: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does on cards that some libraries play: waits end, and what the watchdog looks at reads 0 for ever."""
+    mixed[1].zeros(10).copy()
+    still = mixed[1].logical.compute.timeline
+    value = type(still).value
+    with monkeypatch.context() as patched:
+        patched.setattr(type(still), "value", lambda self: 0 if self is still else value(self))
+        with pytest.raises(CommunicatorError, match=r"self-test: rank 1 .* its timelines that it is not"):
+            vkpar.Communicator(mixed)
+    check_works(mixed)
+
+
 def test_a_copy_works_after_the_communicator_of_the_last_one_failed(mixed: list[vkpar.Device]) -> None:
     source = mixed[0].array(np.arange(5, dtype=np.float32))
     source.to(mixed[2])

@@ -16,6 +16,7 @@ from vkpar.abi import attention as abi
 from vkpar.doctor.devices import PATHS
 from vkpar.errors import DeviceLostError, OutOfMemoryError, VulkanError
 from vkpar.ops.attention import rates
+from vkpar.ops.call import measured
 from vkpar.vulkan.machine.physical import DeviceInfo
 
 module = importlib.import_module("vkpar.ops.attention.kernels")
@@ -209,7 +210,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     kept: dict[str, bytes] = {}
     monkeypatch.setattr(cachedir, "read", kept.get)
     monkeypatch.setattr(cachedir, "write", kept.__setitem__)
-    monkeypatch.setattr(rates, "_known", {})
+    monkeypatch.setattr(measured, "_known", {})
     gives: list[Any] = []
 
     def seconds(*_: Any) -> list[float]:
@@ -225,7 +226,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 def asks(width: int = 128) -> bool:
     """Ask once more in a process that knows nothing."""
-    rates._known.clear()
+    measured._known.clear()
     device: Any = SimpleNamespace(info=BMG)
     kernel = module._narrow(BMG, "float16", 128)
     return rates.faster(device, kernel, kernel, "float16", width)
@@ -241,7 +242,7 @@ def test_what_is_faster_is_measured_once(monkeypatch: pytest.MonkeyPatch, timed:
     timed += [(2e5, 1e5), (1e5, 2e5)]
     with env.override(tuning="redo"):  # whatever is kept
         assert [asks(), asks()] == [False, True]
-    monkeypatch.setattr(rates, "__version__", "another")
+    monkeypatch.setattr(measured, "__version__", "another")
     timed += [(2e5, 1e5)]
     assert not asks()
 
@@ -269,10 +270,10 @@ def test_a_lost_device_is_told(timed: list[Any]) -> None:
 
 
 def test_captures_take_what_is_kept(monkeypatch: pytest.MonkeyPatch, timed: list[Any]) -> None:
-    monkeypatch.setattr(rates.capturing, "current", object)
+    monkeypatch.setattr(measured.capturing, "current", object)
     assert not asks()
-    monkeypatch.setattr(rates.capturing, "current", lambda: None)
+    monkeypatch.setattr(measured.capturing, "current", lambda: None)
     timed.append((1e5, 2e5))
     assert asks()
-    monkeypatch.setattr(rates.capturing, "current", object)
+    monkeypatch.setattr(measured.capturing, "current", object)
     assert asks()

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from vkpar import cachedir
-from vkpar.ops.tiles import core_rates
 from vkpar.parallel.rates import cache
 from vkpar.vulkan.pipelines import compiled, shader
 
@@ -203,7 +202,7 @@ def test_every_reader_of_the_cache_goes_on_without_what_is_no_file(
         file.chmod(0o700)
     forget()
     cache.forget()
-    assert [core_rates._load(file.name, {}, ()) for file in files] == [None, None]
+    assert [cachedir.document(file.name, dict) for file in files] == [None, None]
     assert cache.number("rate", about, lambda: 2.5, 1.0, 3.0) == 2.5
     assert compiled.earlier(SOURCE, {}) is None
     assert compiled.kept("glslc 1", SOURCE, {}, Compiler(b"two")) == b"two"

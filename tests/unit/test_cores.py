@@ -9,6 +9,7 @@ import json
 import math
 import re
 import struct
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import cachedir, env
+from vkpar._version import __version__
 from vkpar.abi import matmul as abi
 from vkpar.errors import VulkanError
+from vkpar.ops.call import measured
 from vkpar.ops.tiles import choice, core_rates, cores, streamed, tiled
 from vkpar.ops.tiles.choice import Choice
 from vkpar.ops.tiles.core_rates import Few, Rate, Rates
@@ -131,6 +134,14 @@ NVK = dataclasses.replace(h200(), driver_id=24)
 def test_some_have_no_registers_for_the_most_sums_and_long_steps(info: DeviceInfo) -> None:
     lacking = set(cores.CORES) - set(cores.available(info, "float16"))
     assert {(core.tile, core.threads, core.step) for core in lacking} == {((128, 128), 128, 64)}
+
+
+def test_no_subgroup_has_more_rows_of_matrices_than_the_kernel_stores() -> None:
+    """MREP of shaders/common/coop.glsl is 4 at most; subgroups of 128 would have eight."""
+    for warp in (8, 16, 32, 64, 128):
+        found = cores.available(h200(subgroup_size=warp), "float16")
+        assert all(core.warp_tile(warp)[0] <= 4 * 16 for core in found)
+        assert ((128, 128) in {core.tile for core in found}) == (warp < 128)
 
 
 def test_what_is_loaded_ahead_and_rolled_is_by_the_driver() -> None:
@@ -434,22 +445,43 @@ def test_fixed_rates_rank_kernels_as_measured() -> None:
 
 # --- what is kept ---
 
-ABOUT = {"format": 3, "driver": ["a", 1]}
+DEVICE: Any = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="a", driver_version=1))
+ABOUT = {"format": core_rates._FORMAT, "streams": None, "vkpar": __version__, "driver": ["a", 1]}
 FEW = (Few(16896, 46e3, (35e3, 44e3, 67e3)), Few(16896, 46e3, (38e3, 52e3, 68e3)))
 STREAMED = (FEW[0]._replace(streamed=34e3), FEW[1]._replace(streamed=33e3))
 
 
-def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def seconds(run: Any, *_: Any) -> float:
-        return 1e-9 * (run.m + 3 * run.n + 7 * run.k + len(run.kernel)) * (1.0 if run.transpose_b else 1.5)
+@pytest.fixture
+def unknown(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Nothing was measured yet."""
+    monkeypatch.setattr(measured, "_known", {})
+    with env.override(tuning="auto"):
+        yield monkeypatch
 
+
+def timed(monkeypatch: pytest.MonkeyPatch, seconds: Callable[..., float]) -> Any:
+    """Return a device on which a run takes what ``seconds`` says."""
     monkeypatch.setattr(choice.occupancy, "units_of", lambda _: 4)
     monkeypatch.setattr(core_rates, "_RISE_SECONDS", 0.0)
     monkeypatch.setattr(core_rates.query, "DeviceClock", lambda _: None)
     monkeypatch.setattr(core_rates._Run, "pipeline", lambda *_: None)
     monkeypatch.setattr(core_rates._Run, "seconds", seconds)
     limits = SimpleNamespace(max_storage_buffer_range=1 << 31, max_buffer=1 << 31)
-    device: Any = SimpleNamespace(info=h200(), limits=limits, logical=None, synchronize=lambda: None)
+    return SimpleNamespace(info=h200(), limits=limits, logical=None, synchronize=lambda: None)
+
+
+def test_a_clock_that_stands_still_measures_nothing(unknown: pytest.MonkeyPatch) -> None:
+    unknown.setattr(cachedir, "read", lambda _: None)
+    unknown.setattr(cachedir, "write", lambda *_: pytest.fail("nothing was measured"))
+    device = timed(unknown, lambda *_: 0.0)
+    assert core_rates.measured(device, "float16", (BIG, PLAIN)) == core_rates.assumed((BIG, PLAIN))
+
+
+def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seconds(run: Any, *_: Any) -> float:
+        return 1e-9 * (run.m + 3 * run.n + 7 * run.k + len(run.kernel)) * (1.0 if run.transpose_b else 1.5)
+
+    device = timed(monkeypatch, seconds)
     made = core_rates._measured(device, (*cores.CORES, PLAIN), "float16", streams=None)
     assert set(made.rates) == {*cores.CORES, PLAIN}
     for core, found in made.rates.items():
@@ -521,47 +553,52 @@ def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch)
         ),
     ],
 )
-def test_files_of_something_else_are_not_believed(monkeypatch: pytest.MonkeyPatch, document: str | None) -> None:
-    monkeypatch.setattr(cachedir, "read", lambda name: None if document is None else document.encode())
-    assert core_rates._load("x.json", ABOUT, (BIG,)) is None
+def test_files_of_something_else_are_not_believed(unknown: pytest.MonkeyPatch, document: str | None) -> None:
+    unknown.setattr(cachedir, "read", lambda name: None if document is None else document.encode())
+    unknown.setattr(measured.capturing, "current", object)
+    assert core_rates.measured(DEVICE, "float16", (BIG,)) == core_rates.assumed((BIG,))
 
 
-def test_what_was_measured_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_is_found_again(unknown: pytest.MonkeyPatch) -> None:
+    """In a capture, too."""
     text = json.dumps(
         {**ABOUT, "ns": {BIG.label: RATES[BIG], "another": [[1, 2, 3, 4], [1, 2, 3, 4], 1]}, "few": STREAMED}
     )
-    monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
-    assert core_rates._load("x.json", ABOUT, (BIG,)) == ({BIG: RATES[BIG]}, STREAMED)
+    unknown.setattr(cachedir, "read", lambda name: text.encode())
+    unknown.setattr(measured.capturing, "current", object)
+    assert core_rates.measured(DEVICE, "float16", (BIG,)) == ({BIG: RATES[BIG]}, STREAMED)
 
 
-def test_a_capture_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
-    monkeypatch.setattr(core_rates, "_found", lambda *_, **__: pytest.fail("measured inside a capture"))
-    monkeypatch.setattr(core_rates.capturing, "current", object)
-    monkeypatch.setattr(core_rates, "_known", {})
-    monkeypatch.setattr(core_rates, "_load", lambda *_: None)
-    with env.override(tuning="auto"):
-        assert core_rates.measured(device, "float16", (BIG, PLAIN)) == core_rates.assumed((BIG, PLAIN))  # type: ignore[arg-type]
-    assert not core_rates._known, "a product outside a capture is yet to measure"
+def test_what_is_measured_is_kept(unknown: pytest.MonkeyPatch) -> None:
+    kept: dict[str, bytes] = {}
+    made = [core_rates.Measured({BIG: RATES[BIG]}, STREAMED)]
+    unknown.setattr(core_rates, "_measured", lambda *_, **__: made.pop())
+    unknown.setattr(cachedir, "read", kept.get)
+    unknown.setattr(cachedir, "write", kept.__setitem__)
+    for _ in range(2):
+        assert core_rates.measured(DEVICE, "float16", (BIG,)) == ({BIG: RATES[BIG]}, STREAMED)
+        measured._known.clear()
+    assert list(kept) == ["products-d-float16.json"]
 
 
-def test_a_capture_takes_what_an_earlier_process_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
-    made = core_rates.Measured({BIG: RATES[BIG]}, STREAMED)
-    monkeypatch.setattr(core_rates.capturing, "current", object)
-    monkeypatch.setattr(core_rates, "_known", {})
-    monkeypatch.setattr(core_rates, "_load", lambda *_: made)
-    with env.override(tuning="auto"):
-        assert core_rates.measured(device, "float16", (BIG,)) is made  # type: ignore[arg-type]
+def test_a_capture_measures_nothing(unknown: pytest.MonkeyPatch) -> None:
+    unknown.setattr(core_rates, "_measured", lambda *_, **__: pytest.fail("measured inside a capture"))
+    unknown.setattr(measured.capturing, "current", object)
+    unknown.setattr(cachedir, "read", lambda _: None)
+    assert core_rates.measured(DEVICE, "float16", (BIG, PLAIN)) == core_rates.assumed((BIG, PLAIN))
+    assert not measured._known, "a product outside a capture is yet to measure"
 
 
-def test_a_kernel_that_the_driver_does_not_build_leaves_products_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
+def test_a_kernel_that_the_driver_does_not_build_leaves_products_to_the_others(unknown: pytest.MonkeyPatch) -> None:
+    """That of few rows may be all that it does not build: once more without."""
+    asked = []
+
+    def refuse(*_: object, streams: object) -> None:
+        asked.append(streams)
         raise VulkanError(-13, "vkCreateComputePipelines")
 
-    device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
-    monkeypatch.setattr(core_rates, "_measured", refuse)
-    monkeypatch.setattr(core_rates, "_load", lambda *_: None)
-    with env.override(tuning="auto"):
-        made = core_rates._found(device, "float16", (BIG, PLAIN), streams=None)  # type: ignore[arg-type]
+    unknown.setattr(core_rates, "_measured", refuse)
+    unknown.setattr(cachedir, "read", lambda _: None)
+    made = core_rates.measured(DEVICE, "float16", (BIG, PLAIN), streams=WHOLE)
+    assert asked == [WHOLE, None]
     assert choice.soonest(made.rates, 132, 4096, 4096, 4096, 1, 1) is None

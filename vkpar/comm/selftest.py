@@ -76,11 +76,13 @@ def _finish_earlier(engine: Engine, own: Sequence[Device]) -> None:
     """Wait for what the devices were given before, which the watchdog does not take for a failure of collectives.
 
     Raises:
-        CommunicatorError: a device's queues moved by nothing for :data:`vkpar.timeouts.EARLIER_SECONDS`.
+        CommunicatorError: a device's queues moved by nothing for :data:`vkpar.timeouts.EARLIER_SECONDS`, or waits for
+            them end before their timelines have moved: the watchdog, which looks at these, would never fail anything.
     """
     patience = max(timeouts.EARLIER_SECONDS, engine.health.timeout)
     for rank, device in enumerate(own, engine.rig.first):
         queues = device.logical.queues
+        wanted = [queue.last for queue in queues]
         seen = [queue.reached for queue in queues]
         while True:
             try:
@@ -94,6 +96,13 @@ def _finish_earlier(engine: Engine, own: Sequence[Device]) -> None:
                         f"uploads included, was done for {patience:g} s",
                         {"rank": rank, "reached": seen, "wanted": [queue.last for queue in queues]},
                     ) from error
+        reached = [queue.reached for queue in queues]
+        if any(value < want for value, want in zip(reached, wanted, strict=True)):
+            raise CommunicatorError(
+                f"self-test: rank {rank} ({device.name}): waits say that its work is done, its timelines that it is "
+                f"not: they stand at {reached}, not {wanted}",
+                {"rank": rank, "reached": reached, "wanted": wanted},
+            )
 
 
 def _run_copies(engine: Engine, sent: list[np.ndarray[Any, Any]]) -> None:

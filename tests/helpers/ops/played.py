@@ -49,7 +49,8 @@ _UNUSED: Final = (
     (r"    if \(AHEAD > 0u\) LOAD\(x0, y0, 0u\)\n", ""),
     (r" *if \(SPAN == 2u\) MULTIPLY_STEP\(1u, true\)\n", ""),
     (r"( ALONE\([4-7]u\)){4}", ""),
-    (r"(?: STORE\([23]u, ROWS\)){2} \\\n   (?: STORE\([4-7]u, ROWS\)){4}\n", "\n"),
+    (r"( STORE\([23]u, ROWS\)){2}", ""),
+    (r"( PLACE_AT\([23]u\)){2}", ""),
 )
 _HEADER: Final = """
 struct Kind{use} {{ uint unused; }};

@@ -11,18 +11,16 @@ from vkpar.abi.wire import Carry
 from vkpar.abi.words import pack
 from vkpar.comm.record.kernels import Recorder
 from vkpar.comm.record.score import LaidScore
-from vkpar.comm.rig.arena import Slab
+from vkpar.comm.record.slot_copies import Sides, extents_of
 from vkpar.comm.rig.carriers import FARTHER, KERNEL, MOST_RANKS
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule.carried import LANES, CarriedPart, CarriedStep, Extent, ExtentsOf, Lane, Rounds, Taken
-from vkpar.comm.schedule.steps import SlotCopy, Span, Step
-from vkpar.comm.wires import WirePlan
+from vkpar.comm.schedule.carried import LANES, CarriedPart, CarriedStep, Lane, Rounds, Taken
+from vkpar.comm.schedule.steps import SlotCopy, Step
 from vkpar.graph import protocol
 from vkpar.vulkan.command import CommandBuffer
-from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
+from vkpar.vulkan.memory.buffer import SharedBuffer
 from vkpar.vulkan.pump.ports import TransferPieces
 
-_GAP = 64 << 10  # bytes that are sooner copied than another copy is begun
 _READY_BITS, _MOST_READY = 2, 3  # of the transfers on a lane that one launch tells of
 _MOST_GROUPS = 1024  # the slots lie in the card's own memory, which many work-groups use best
 
@@ -44,25 +42,10 @@ class CarriedRecorder(Recorder):
 
     def _record_copies(self, commands: CommandBuffer, copies: Sequence[SlotCopy]) -> None:
         """Record copies between this card's memory and the slots that all ranks share, all of them in or all out."""
-        if not copies:
-            return
-        sends, extents = copies[0].sends, extents_of(self._slab, self._spec.plan)
-        pairs = []
-        for copy in copies:
-            slot = (copy.slot if sends else copy.out_slot) % self._nslots
-            for start, nbytes in extents(slot, copy.span, copy.final):
-                there = _part(self._shared.range, start - FARTHER, nbytes)
-                pairs.append((there, _part(self._slots.range, start, nbytes)))
-        shared = [there for there, _ in pairs]
-        if sends:
-            commands.record_order()
-        else:
-            commands.record_acquire(self._shared, shared)
-        for there, here in pairs:
-            commands.record_copy(here, there) if sends else commands.record_copy(there, here)
-        if sends:
-            commands.record_release(self._shared, shared)
-        else:
+        if copies:
+            extents = extents_of(self._slab, self._spec.plan)
+            Sides(self._shared, self._slots.range, self._nslots, extents, FARTHER).record(commands, copies)
+        if copies and not copies[0].sends:
             commands.record_order()
 
     def _record_step(self, commands: CommandBuffer, step: Step) -> None:
@@ -94,10 +77,6 @@ def flags(ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> bytes:
     return pack(Carry(sends, tuple(arrivals.get(lane, 0) for lane in lanes)))
 
 
-def _part(whole: BufferRange, start: int, nbytes: int) -> BufferRange:
-    return BufferRange(whole.buffer, whole.offset + start, nbytes)
-
-
 class GraphCarrier:
     """Has the slots of one graph's collectives carried: its steps raise flags and wait for them by themselves."""
 
@@ -125,15 +104,3 @@ class GraphCarrier:
         told = protocol.Flags(part.arrivals, dict.fromkeys(part.sends, 1), record)
         sent = tuple(TransferPieces(*transfer) for transfer in taken.transfers)
         return step._replace(flags=told, opens=taken.opens, transfers=sent)
-
-
-def extents_of(slab: Slab, plan: WirePlan) -> ExtentsOf:
-    """Return what says which bytes of a slot are in use: the blocks' payloads, and their scales if there are any."""
-
-    def found(slot: int, span: Span, final: bool) -> list[Extent]:
-        first, used = slab.byte_of(slot), plan.used(span.blocks, slab.slot_nbytes, final=final)
-        if len(used) == 2 and used[1][0] - used[0][1] <= _GAP:
-            used = [(0, sum(used[1]))]
-        return [(first + start, nbytes) for start, nbytes in used]
-
-    return found

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from vkpar.comm.record import carried, crossings
+from vkpar.comm.record import crossings
 from vkpar.comm.record.carried import CarriedRecorder
 from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.record.crossings import CrossingRecorder
 from vkpar.comm.record.kernels import Recorder, ReduceSpec
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.score import QueuePart, Score
-from vkpar.comm.record.slot_copies import CopyRecorder
+from vkpar.comm.record.slot_copies import CopyRecorder, extents_of
 from vkpar.comm.record.timestamps import Collector, planned, timers_of
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Slab
@@ -133,10 +133,10 @@ class StepWriter:
         idle = self._operands.copies.ranks - {step.rank for step in listed}
         listed += [Step(rank, "copy", ()) for rank in sorted(idle)]
         if self._near is not None and rig.carriers is not None:
-            extents = carried.extents_of(self._near, self._spec.plan)
+            extents = extents_of(self._near, self._spec.plan)
             listed = list(scheduled.carried(listed, extents, rig.carriers.grouping))
         elif self._carries:
-            extents = carried.extents_of(self._slab, self._spec.plan)
+            extents = extents_of(self._slab, self._spec.plan)
             listed = list(scheduled.carried(listed, extents)) if self._flags else scheduled.apart(listed)
         if self._copies:
             listed = list(slot_copies.through_copies(listed, rig.queue_map, rig.arena.nslots))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import math
 import os
 from collections.abc import Sequence
@@ -19,11 +16,9 @@ from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import MEASURED, Choice, Trial, Tuning
 from vkpar.comm.plan.shares import ROLES, Costs
 from vkpar.comm.rig.rig import Rig
-from vkpar.errors import UnsupportedError
 from vkpar.vulkan.machine import instance
 from vkpar.vulkan.machine.physical import DeviceInfo
 
-_log = logging.getLogger("vkpar")
 _FORMAT = 4
 _LEAST_COST, _MOST_COST = 1e-15, 1.0  # seconds per byte
 _MOST_SPIN_US = 1_000_000
@@ -59,8 +54,7 @@ def describe(rig: Rig) -> dict[str, Any]:
 
 
 def _name(rig: Rig) -> str:
-    text = json.dumps(describe(rig), sort_keys=True)
-    return f"tuning-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    return cachedir.named("tuning", describe(rig))
 
 
 def path(rig: Rig) -> Path | None:
@@ -78,13 +72,8 @@ def load(rig: Rig) -> Tuning | None:
     file = folder and folder / name
     if file is None or (folder, name) in _unwritten:
         return _unwritten.get((folder, name))
-    try:
-        kept = cachedir.read(file.name)
-        ranks = [device.info for device in rig.devices]
-        return None if kept is None else _parse(json.loads(kept), ranks, rig.slot_nbytes)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, UnsupportedError) as error:
-        _log.warning("%s cannot be used, the rig is measured again: %s", file, error)
-        return None
+    ranks = [device.info for device in rig.devices]
+    return cachedir.document(name, lambda kept: _parse(kept, ranks, rig.slot_nbytes))
 
 
 def _parse(document: dict[str, Any], ranks: Sequence[DeviceInfo], slot_nbytes: int) -> Tuning:
@@ -167,14 +156,8 @@ def save(rig: Rig, tuning: Tuning) -> Path | None:
 
     What is not written, this process keeps.
     """
-    name, document = _name(rig), {**asdict(tuning), "rig": describe(rig)}
-    written, why = None, "there is no home directory; VKPAR_CACHE_DIR may name another one"
-    try:
-        written = cachedir.write(name, json.dumps(document, indent=2).encode())
-    except OSError as error:
-        why = str(error)
-    if written is not None:
-        return written
-    _unwritten[cachedir.directory(), name] = tuning
-    _log.warning("the tuning is not kept beyond this process: %s", why)
-    return None
+    name = _name(rig)
+    written = cachedir.keep(name, {**asdict(tuning), "rig": describe(rig)})
+    if written is None:
+        _unwritten[cachedir.directory(), name] = tuning
+    return written

@@ -1,46 +1,31 @@
-"""Whether matrix cores make attention of many queries sooner: measured once per device and driver.
-
-Kept in ``VKPAR_CACHE_DIR``. It is for devices whose matrices are narrower than those of which it is known.
-"""
+"""Whether matrix cores make attention of many queries sooner, on devices whose matrices are narrower than others'."""
 
 from __future__ import annotations
 
-import json
-import logging
 import math
 import statistics
-import threading
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from vkpar import cachedir, env
-from vkpar._version import __version__
 from vkpar.abi import attention as abi
 from vkpar.abi.words import pack
-from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
 from vkpar.ops.call.checks import FLOATS, SHORT
-from vkpar.vulkan import capturing, query
+from vkpar.ops.call.measured import Measurement
+from vkpar.vulkan import query
 
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.ops.attention.form import Kernel
-    from vkpar.vulkan.machine.physical import DeviceInfo
 
-_log = logging.getLogger("vkpar")
 
 _HEADS: Final = 8
 _TOKENS: Final = 512  # and as many keys
 _RUNS: Final = 5
 _ROUNDS: Final = 3  # of which the fastest counts: an idle device starts at a low clock
 
-_known: dict[tuple[object, ...], bool] = {}
-_lock = threading.RLock()
-
 
 def faster(device: Device, cores: Kernel, plain: Kernel, dtype: str, width: int) -> bool:
-    """Tell whether a kernel of matrix cores is faster than one without: as was found in this process, earlier, or now.
-
-    With VKPAR_TUNING=off, where it cannot be measured, and inside a capture, which waits for nothing and finds nothing
-    kept, it is taken not to be.
+    """Tell whether a kernel of matrix cores is faster than one without; it is taken not to be where nobody can say.
 
     Args:
         device: whose.
@@ -49,63 +34,20 @@ def faster(device: Device, cores: Kernel, plain: Kernel, dtype: str, width: int)
         dtype: of queries, keys and values.
         width: elements of a row; what was measured counts for all rows of as many matrices.
     """
-    if env.get().tuning == "off":
-        return False
-    info, wide = device.info, -(-width // 16) * 16
-    key = (info.device_uuid, info.driver_uuid, info.driver_version, dtype, wide)
-    with _lock:
-        if key not in _known:
-            found = _kept(info, dtype, wide) if env.get().tuning == "auto" else None
-            if found is None and capturing.current() is not None:
-                return False
-            _known[key] = _measured(device, cores, plain, dtype, wide) if found is None else found
-        return _known[key]
+    wide = -(-width // 16) * 16
+
+    def measure() -> Mapping[str, object]:
+        return {"ns": [1e9 * seconds for seconds in _seconds(device, (cores, plain), dtype, wide)]}
+
+    file = "attention", f"{dtype}-{wide}"
+    return Measurement("attention by matrix cores", file, measure, _parsed, lambda: False).of(device)
 
 
-def _file(info: DeviceInfo, dtype: str, width: int) -> tuple[str, dict[str, object]]:
-    """Return the name of the file that keeps what was measured, and what it says that this is about."""
-    about: dict[str, object] = {"vkpar": __version__, "driver": [info.driver_uuid, info.driver_version]}
-    return f"attention-{info.device_uuid}-{dtype}-{width}.json", about
-
-
-def _kept(info: DeviceInfo, dtype: str, width: int) -> bool | None:
-    """Return what a file says; None where there is none, or one of something else."""
-    name, about = _file(info, dtype, width)
-    try:
-        data = cachedir.read(name)
-        document = json.loads(data) if data else {}
-        if any(document[key] != value for key, value in about.items()):
-            return None
-        cores, plain = map(float, document["ns"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
-    return cores < plain if _sound(cores, plain) else None
-
-
-def _sound(*times: float) -> bool:
-    return all(0 < ns < math.inf for ns in times)
-
-
-def _measured(device: Device, cores: Kernel, plain: Kernel, dtype: str, width: int) -> bool:
-    try:
-        ns = [1e9 * seconds for seconds in _seconds(device, (cores, plain), dtype, width)]
-    except DeviceLostError:
-        raise
-    except (OutOfMemoryError, UnsupportedError) as error:
-        _log.info("attention by matrix cores of %s is not measured: %s", device, error)
-        return False
-    except VulkanError as error:
-        _log.warning("%s does not build its attention by matrix cores, which is left alone: %s", device, error)
-        return False
-    if not _sound(*ns):
-        _log.info("the times of attention by matrix cores of %s make no sense: %s", device, ns)
-        return False
-    name, about = _file(device.info, dtype, width)
-    try:
-        cachedir.write(name, json.dumps({**about, "ns": ns}).encode())
-    except OSError as error:
-        _log.info("what attention by matrix cores takes is not kept: %s", error)
-    return ns[0] < ns[1]
+def _parsed(document: Mapping[str, Any]) -> bool:
+    cores, plain = map(float, document["ns"])
+    if not all(0 < ns < math.inf for ns in (cores, plain)):
+        raise ValueError(f"{cores} and {plain} ns")
+    return cores < plain
 
 
 def _seconds(device: Device, kernels: tuple[Kernel, Kernel], dtype: str, width: int) -> list[float]:

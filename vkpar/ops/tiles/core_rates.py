@@ -1,4 +1,4 @@
-"""What the kernels of matrix cores take on a device: measured once per device and driver, kept in ``VKPAR_CACHE_DIR``.
+"""What the kernels of matrix cores take on a device.
 
 Of each there are runs with one tile to four for each compute unit, all of a transposed second operand, as the weights
 of linear layers are: with few steps of K, out of caches, and with many, out of memory, which some tiles wait for much
@@ -8,36 +8,36 @@ kernels of products with few rows, against these on the same products.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import statistics
-import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from vkpar import cachedir, dtypes, env
-from vkpar._version import __version__
+from vkpar import dtypes
 from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
-from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError, within_limits
+from vkpar.errors import UnsupportedError, within_limits
 from vkpar.ops.call.checks import FLOATS
+from vkpar.ops.call.measured import Measurement
 from vkpar.ops.tiles import matvec, occupancy, streamed
 from vkpar.ops.tiles.fragments import WHOLE, Fragment
-from vkpar.vulkan import capturing, query
+from vkpar.vulkan import query
 from vkpar.vulkan.machine.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
     from vkpar.device import Device
+    from vkpar.errors import VulkanError
     from vkpar.ops.tiles.cores import Core
-    from vkpar.vulkan.machine.physical import DeviceInfo
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 _log = logging.getLogger("vkpar")
 
+_WHAT: Final = "kernels of matrix cores"
 _FORMAT: Final = 6
 _STEPS: Final = (1024, 4096)  # of K, of the measured products: operands that caches hold, and larger ones
 _SIDES: Final = ((1, 1), (1, 2), (1, 3), (2, 2))  # of the measured products, in units' tiles: those of :class:`Rate`
@@ -130,15 +130,8 @@ class Measured(NamedTuple):
     few: tuple[Few, Few] | None = None
 
 
-_known: dict[tuple[object, ...], Measured] = {}
-_lock = threading.Lock()
-
-
 def measured(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: Fragment | None = None) -> Measured:
-    """Return what was measured of kernels: in this process, an earlier one, or now.
-
-    With VKPAR_TUNING=off, where bindings or memory are too small or there are no timestamps to measure by, and inside a
-    capture, which waits for nothing and finds nothing kept, fixed rates stand for them.
+    """Return what was measured of kernels; fixed rates stand for it where nothing is.
 
     Args:
         device: whose.
@@ -146,91 +139,54 @@ def measured(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: Fr
         cores: the kernels.
         streams: the matrices by which the device runs the kernel of :mod:`vkpar.ops.tiles.streamed`, too.
     """
-    info = device.info
-    key = (info.device_uuid, info.driver_uuid, info.driver_version, dtype, cores, streams)
-    with _lock:
-        found = _known.get(key)
-        if found is None and capturing.current() is not None:
-            found = _kept(info, dtype, cores, streams=streams)
-            if found is None:
-                return assumed(cores)
-        _known[key] = found or _found(device, dtype, cores, streams=streams)
-        return _known[key]
 
-
-def _file(info: DeviceInfo, dtype: str, *, streams: Fragment | None) -> tuple[str, dict[str, object]]:
-    """Return the name of the file that keeps rates, and what it says that these are about."""
-    about: dict[str, object] = {"format": _FORMAT, "vkpar": __version__, "streams": streams and streams.shape}
-    about["driver"] = [info.driver_uuid, info.driver_version]
-    return f"products-{info.device_uuid}-{dtype}.json", about
-
-
-def _kept(info: DeviceInfo, dtype: str, cores: tuple[Core, ...], *, streams: Fragment | None) -> Measured | None:
-    return _load(*_file(info, dtype, streams=streams), cores) if env.get().tuning == "auto" else None
-
-
-def _found(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: Fragment | None) -> Measured:
-    if env.get().tuning == "off":
-        return assumed(cores)
-    kept = _kept(device.info, dtype, cores, streams=streams)
-    if kept is not None:
-        return kept
-    try:
+    def measure() -> Mapping[str, object]:
         made = _measured(device, cores, dtype, streams=streams)
-    except (OutOfMemoryError, UnsupportedError) as error:
-        _log.info("the kernels of matrix cores of %s are not measured: %s", device, error)
-        return assumed(cores)
-    except DeviceLostError:
-        raise
-    except VulkanError as error:
-        if streams:  # the kernel of few rows may be all that it does not build
-            _log.info("%s does not build its kernels of matrix cores, or not that of few rows: %s", device, error)
-            return _found(device, dtype, cores, streams=None)
-        _log.warning("%s does not build its kernels of matrix cores, which are left alone: %s", device, error)
+        return {"ns": {core.label: rate for core, rate in made.rates.items()}, "few": made.few}
+
+    def unbuilt(error: VulkanError) -> Measured:
+        if streams:  # the kernel of few rows may be all that the driver does not build
+            _log.info("%s does not build its %s, or not that of few rows: %s", device, _WHAT, error)
+            return measured(device, dtype, cores)
+        _log.warning("%s does not build its %s, which are left alone: %s", device, _WHAT, error)
         return assumed(tuple(core for core in cores if core.tiled))
-    if not _sound(made):
-        _log.info("the times of the kernels of matrix cores of %s make no sense: %s", device, made)
-        return assumed(cores)
-    try:
-        ns = {core.label: rate for core, rate in made.rates.items()}
-        name, about = _file(device.info, dtype, streams=streams)
-        cachedir.write(name, json.dumps({**about, "ns": ns, "few": made.few}).encode())
-    except OSError as error:
-        _log.info("the rates of matrix cores are not kept: %s", error)
-    return made
+
+    return Measurement(
+        _WHAT,
+        ("products", dtype),
+        measure,
+        partial(_parsed, cores),
+        partial(assumed, cores),
+        unbuilt,
+        {"format": _FORMAT, "streams": streams and streams.shape},
+        (cores, streams),
+    ).of(device)
 
 
-def _load(name: str, about: Mapping[str, object], cores: tuple[Core, ...]) -> Measured | None:
-    """Return what a file holds; None where there is none, or one of something else."""
-    try:
-        data = cachedir.read(name)
-        document = json.loads(data) if data else {}
-        if any(document[key] != value for key, value in about.items()):
-            return None
-        ns = document["ns"]
-        found = {core: _rates(ns[core.label]) for core in cores}
-        plain, turned = (
-            Few(int(n), float(ns), tuple(map(float, rows)), float(last))  # type: ignore[arg-type]
-            for n, ns, rows, last in document["few"]
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
-    made = Measured(found, (plain, turned))
-    return made if _sound(made) else None
+def _parsed(cores: tuple[Core, ...], document: Mapping[str, Any]) -> Measured:
+    """Return what a document holds.
+
+    Raises:
+        ValueError: times that make no sense.
+    """
+    found = {core: _rates(document["ns"][core.label]) for core in cores}
+    times = [ns for rates in found.values() for ns in (*rates.few, *rates.many, rates.plain)]
+    of_few = []
+    for columns, of_cores, rows, streamed_ns in document["few"]:
+        two, four, eight = map(float, rows)
+        of_few.append(Few(int(columns), float(of_cores), (two, four, eight), float(streamed_ns)))
+        times += [*of_few[-1][:2], two, four, eight]
+        if not 0 <= of_few[-1].streamed < math.inf:
+            raise ValueError(f"{streamed_ns} ns")
+    if not all(0 < ns < math.inf for ns in times):
+        raise ValueError(f"{times} ns")
+    plain, turned = of_few
+    return Measured(found, (plain, turned))
 
 
 def _rates(kept: tuple[list[float], list[float], float]) -> Rates:
     few, many, plain = kept
     return Rates(Rate(*map(float, few)), Rate(*map(float, many)), float(plain))
-
-
-def _sound(made: Measured) -> bool:
-    times = [ns for rates in made.rates.values() for ns in (*rates.few, *rates.many, rates.plain)]
-    for few in made.few or ():
-        times += [few.columns, few.cores, *few.rows]
-        if len(few.rows) != len(_FEW) or not 0 <= few.streamed < math.inf:
-            return False
-    return all(0 < ns < math.inf for ns in times)
 
 
 def assumed(cores: tuple[Core, ...]) -> Measured:
@@ -275,7 +231,7 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: F
     for core in cores:
         ns = [times[run] for run in of_cores[core]]
         few, many, plain = ns[:each], ns[each : 2 * each], ns[-1]
-        rates[core] = Rates(Rate(*few), Rate(*many), plain / many[-1])
+        rates[core] = Rates(Rate(*few), Rate(*many), plain / (many[-1] or math.inf))  # of clocks that stand still
     found = []
     for timed in few_runs:
         first, *rows = [times[run] for run in timed]

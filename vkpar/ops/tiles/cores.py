@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KHR: Final = "matmul_coop"
 
+_MOST_ROWS: Final = 4  # of matrices of a subgroup: shaders/common/coop.glsl has no more copies of what stores one
 _WIDEST_AHEAD: Final = 32  # wider subgroups have matrices twice as large, and no registers for more of them
 
 
@@ -116,7 +117,8 @@ class Core:
         if not offers(info, self.kernel + self.variant(dtype), dtype, self.fragment):
             return False
         high, broad = self.warp_tile(warp)
-        return not (high % self.fragment.rows or broad % self.fragment.columns)
+        rows, rest = divmod(high, self.fragment.rows)
+        return rows <= _MOST_ROWS and not rest and not broad % self.fragment.columns
 
 
 CORES: Final = (

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import math
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,7 +11,6 @@ from vkpar._version import __version__
 from vkpar.device import Device
 from vkpar.vulkan.machine import instance
 
-_log = logging.getLogger("vkpar")
 _FORMAT: Final = 2
 _found: dict[str, float] = {}
 
@@ -39,14 +35,20 @@ def number(what: str, about: dict[str, Any], measure: Callable[[], float], least
         "validation": instance.validating(),
         **about,
     }
-    text = json.dumps(about, sort_keys=True)
-    name = f"{what}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    name = cachedir.named(what, about)
+
+    def read(document: Any) -> float:
+        found = document["measured"]
+        if not isinstance(found, float) or not math.isfinite(found) or not least <= found <= most:
+            raise ValueError(f"{found!r} cannot be")
+        return found
+
     if name not in _found:
-        found = _load(name, least, most) if env.get().tuning == "auto" else None
+        found = cachedir.document(name, read) if env.get().tuning == "auto" else None
         if found is None:
             found = min(max(measure(), least), most)
             if env.get().tuning != "off":
-                _save(name, {**about, "measured": found})
+                cachedir.keep(name, {**about, "measured": found})
         _found[name] = found
     return _found[name]
 
@@ -61,25 +63,3 @@ def describe(device: Device) -> dict[str, Any]:
     info = device.info
     uuids = {"device": info.device_uuid, "driver": info.driver_uuid}
     return {"name": info.name, "version": info.driver_version, **uuids}
-
-
-def _load(name: str, least: float, most: float) -> float | None:
-    try:
-        kept = cachedir.read(name)
-        if kept is None:
-            return None
-        found = json.loads(kept)["measured"]
-        if not isinstance(found, float) or not math.isfinite(found) or not least <= found <= most:
-            raise ValueError(f"{found!r} cannot be")
-        return found
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        _log.warning("%s cannot be used, it is measured again: %s", name, error)
-        return None
-
-
-def _save(name: str, document: dict[str, Any]) -> None:
-    try:
-        if cachedir.write(name, json.dumps(document, indent=2).encode()) is None:
-            _log.warning("%s is not kept: there is no cache folder; VKPAR_CACHE_DIR may name one", name)
-    except OSError as error:
-        _log.warning("%s is not kept: %s", name, error)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import logging
 import secrets
 import sys
@@ -27,7 +25,7 @@ _log = logging.getLogger("vkpar")
 VENDORS: dict[int, Callable[[], Vendor]] = {4: cuda.load}
 # The same of what was never run: VK_DRIVER_ID_AMD_PROPRIETARY, VK_DRIVER_ID_AMD_OPEN_SOURCE, VK_DRIVER_ID_MESA_RADV.
 UNTRIED: dict[int, Callable[[], Vendor]] = dict.fromkeys((1, 2, 3), hip.load)
-_PASSED = b"passed\n"
+_PASSED = "passed"
 _tested: dict[tuple[str, ...], str] = {}  # by the cards' UUIDs, why the self-test failed, "" where it passed
 
 
@@ -126,12 +124,12 @@ def _self_test(ranks: Sequence[DeviceInfo]) -> str:
     uuids = tuple(info.device_uuid for info in ranks)
     if uuids not in _tested:
         name = _file_of(ranks)
-        if not _kept(name):
+        if cachedir.document(name, lambda kept: kept[_PASSED], logging.INFO) is not True:
             problem = _problem(uuids)
             if problem:
                 _tested[uuids] = f"the self-test of copies between the cards failed: {problem}"
                 return _tested[uuids]
-            _keep(name)
+            cachedir.keep(name, {_PASSED: True}, logging.INFO)
         _tested[uuids] = ""
     return _tested[uuids]
 
@@ -146,8 +144,8 @@ def _problem(uuids: Sequence[str]) -> str:
 
 
 def _file_of(ranks: Sequence[DeviceInfo]) -> str:
-    marks = [__version__, _boot(), *((info.device_uuid, info.driver_version) for info in ranks)]
-    return f"peer-{hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:16]}"
+    cards = [(info.device_uuid, info.driver_version) for info in ranks]
+    return cachedir.named("peer", {"vkpar": __version__, "boot": _boot(), "cards": cards})
 
 
 def _boot() -> str:
@@ -156,18 +154,3 @@ def _boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def _kept(name: str) -> bool:
-    try:
-        return cachedir.read(name) == _PASSED
-    except OSError as error:
-        _log.info("%s cannot be read: %s", name, error)
-        return False
-
-
-def _keep(name: str) -> None:
-    try:
-        cachedir.write(name, _PASSED)
-    except OSError as error:
-        _log.info("%s cannot be written: %s", name, error)
