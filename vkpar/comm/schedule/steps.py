@@ -15,7 +15,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vkpar.abi import formats
 from vkpar.errors import InvalidUsageError
@@ -121,12 +121,16 @@ class Carry:
     Attributes:
         final: as in :class:`SlotCopy`.
         sends: True where they are sent.
+        rank: the rank of this process in whose array they lie, in place of the slot; None for the slot.
+        stored: they lie where the rank gets them, not where it gives them.
     """
 
     span: Span | None
     slot: int
     final: bool = False
     sends: bool = False
+    rank: int | None = None
+    stored: bool = False
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -150,11 +154,13 @@ class Step:
     Attributes:
         rank: whose queue it is; after :func:`vkpar.comm.schedule.slot_copies.through_copies` the number of a queue.
         phase: what the step is for, such as ``"reduce-scatter"``.
+        after: the ranks of which it waits for what came before the program.
     """
 
     rank: int
     phase: str
     actions: tuple[Action, ...]
+    after: tuple[int, ...] = field(default=(), kw_only=True)
 
     @functools.cached_property
     def reads(self) -> tuple[int, ...]:
