@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -124,7 +125,7 @@ class Process:
                 sent.append({})
             elif action.sends:
                 blocks, rank = blocks_of(action.span), action.rank
-                found = self.slots[action.slot] if rank is None else self.read(rank, blocks, stored=action.stored)
+                found = self.slots[action.slot] if rank is None else self.read(rank, blocks, stored=False)
                 sent.append({block: found[block] for block in blocks})
             elif action.rank is None:
                 self.slots[action.slot] = values[index]
@@ -208,17 +209,19 @@ def test_sums_are_right_in_any_order_of_the_queues(name: str, counts: tuple[int,
                         assert {tuple(sorted(got[block])) for block in one.blocks} == {every}, (count, hidden)
     if name in ("direct", "two_shot") and len(counts) == n:
         found = straight_ones(team)
-        assert {action.sends for action in found} == ({True} if name == "direct" else {True, False})
+        ways = {"two_shot": {True, False}, "direct": set() if in_place else {True}}
+        assert {action.sends for action in found} == ways[name]
 
 
-def test_kernels_and_copies_go_where_crossings_are_straight() -> None:
+def test_copies_go_where_crossings_are_straight() -> None:
     slots = SlotSet(2, 4, 40)
-    for name, kernels in (("direct", 1), ("two_shot", 1)):
+    for name, sent in (("direct", 0), ("two_shot", 1)):
         steps = list(TABLE[name].steps(Problem(2, 40 * BLOCK, slots, (0, 1))))
         for one in team_of((1, 1), steps, 40 * BLOCK, [Memory(in_place=False)] * 2):
             actions = [action for step in one.steps if step.rank == 0 for action in step.actions]
-            assert sum(not isinstance(action, Barrier) for action in actions) == kernels
-            assert all(action.out_slot is None for action in actions if isinstance(action, Reduce))
+            kernels = [action for action in actions if not isinstance(action, Barrier)]
+            assert [type(action) for action in kernels] == [Reduce]
+            assert sum(action.out_slot is not None for action in kernels) == sent
             assert all(step.phase in (SEND, RECEIVE) for step in one.steps if step.rank)
 
 
@@ -260,21 +263,29 @@ def test_what_a_rank_gives_beside_it_is_not_overwritten_from_another_process() -
         assert {team[0].got[rank][4 * (1 - rank)] for rank in (0, 1)} == {(2,), (0,)}
 
 
-def test_what_is_sent_goes_through_a_slot_where_a_kernel_could_not_wait_for_it() -> None:
+def test_what_a_kernel_writes_to_is_sent_from_a_slot() -> None:
+    span = Span(0, BLOCK)
+    publish, sum_ = Reduce(span, own_at=0, out_slot=0), Reduce(span, own_at=0, to_array=True)
+    steps = [Step(0, "publish", (publish,)), Step(1, SEND, (Carry(span, 0, sends=True),)), Step(0, "reduce", (sum_,))]
+    assert straight(steps, 1, Memory(in_place=True)) == steps
+    sent, summed = straight(steps, 1, Memory(in_place=False))
+    assert (sent.actions, sent.after) == ((Carry(span, 0, sends=True, rank=0),), (0,))
+    assert summed.actions == (sum_, Barrier(out_slot=0))
+
+
+def test_what_is_received_where_something_was_sent_from_waits_for_that_or_takes_a_slot() -> None:
     spans = [Span(0, BLOCK), Span(BLOCK, BLOCK)]
-    steps = []
-    for span in spans:  # the slot is filled again
-        steps += [
-            Step(0, "publish", (Reduce(span, own_at=0, out_slot=0),)),
-            Step(1, SEND, (Carry(span, 0, sends=True),)),
-        ]
-    steps.append(Step(0, "reduce", (Reduce(spans[0], own_at=0, to_array=True),)))
-    for in_place, ranks in ((True, [None, 0]), (False, [0, 0])):
-        made = straight(steps, 1, Memory(in_place=in_place))
-        assert [each.rank for step in made for each in step.actions if isinstance(each, Carry)] == ranks
-    made = straight([*steps[:2], steps[-1]], 1, Memory(in_place=True))
-    assert Barrier(out_slot=0) in made[-1].actions
-    assert made[0].after == (0,)
+    sending = [
+        [Step(0, "publish", (Reduce(span, own_at=0, out_slot=0),)), Step(1, SEND, (Carry(span, 0, sends=True),))]
+        for span in spans
+    ]
+    got = Carry(spans[0], 4, final=True)
+    ending = [Step(2, RECEIVE, (got,)), Step(0, "gather", (Forward(spans[0], 4),))]
+    made = straight([*sending[0], *ending], 1, Memory(in_place=True))
+    assert made[1].actions == (replace(got, rank=0), Barrier(out_slot=0))
+    made = straight([*sending[0], *sending[1], *ending], 1, Memory(in_place=True))  # the slot is filled again
+    assert [step.phase for step in made[:2]] == ["publish", SEND]
+    assert made[3].actions == (got,)
 
 
 class _Swapped(Memory):

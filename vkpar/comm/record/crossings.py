@@ -117,11 +117,8 @@ class CrossingRecorder:
         if action.span is None:
             return [SlotBytes(start, _TOKEN_NBYTES)]
         if action.rank is not None:
-            return [
-                self._in_array(
-                    (self._operands.targets if action.stored else self._operands.sources)[action.rank], action.span
-                )
-            ]
+            places = self._operands.sources if action.sends else self._operands.targets
+            return [self._in_array(places[action.rank], action.span)]
         form, blocks = self._plan.final if action.final else self._plan.contribution, action.span.blocks
         if self._plan.is_verbatim(form):  # one end may use an array, which ends with the last element
             return [SlotBytes(start, action.span.count * form.payload // BLOCK)]

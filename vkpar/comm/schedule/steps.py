@@ -121,8 +121,8 @@ class Carry:
     Attributes:
         final: as in :class:`SlotCopy`.
         sends: True where they are sent.
-        rank: the rank of this process in whose array they lie, in place of the slot; None for the slot.
-        stored: they lie where the rank gets them, not where it gives them.
+        rank: the rank of this process in whose array they lie, in place of the slot: where it gives them, or gets what
+            is received; None for the slot.
     """
 
     span: Span | None
@@ -130,7 +130,6 @@ class Carry:
     final: bool = False
     sends: bool = False
     rank: int | None = None
-    stored: bool = False
 
     @property
     def reads(self) -> tuple[int, ...]:

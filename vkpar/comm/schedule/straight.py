@@ -5,8 +5,10 @@ finished sum copies it from the slot into which MPI has received it. Where the h
 them, and receives into them. Messages, their order and their bytes stay those of the other end, which may use slots.
 
 A slot stays what tells who waits for whom. What is received fills it still, and the step that would have copied reads
-it. What is sent reads it still; a step that writes to the same elements later, and a rank's last step, fill it in turn,
-and so wait until it was sent. All of these wait for what comes earlier in the one global order, as all steps do.
+it. What is sent reads it still; a message that is received into the same elements later, and a rank's last step, fill
+it in turn, and so wait until it was sent. All of these wait for what comes earlier in the one global order, as all
+steps do. What a kernel of the program writes is sent from slots: its stores, lane by lane on some drivers, take twice
+as long where another core has read the elements before.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class _Content:
 
     Attributes:
         until: the step that fills the slot again; None for none.
-        rank: whose array holds it, where it goes straight, at ``place``; ``stored`` as :meth:`Arrays.places` has it.
+        rank: whose array holds it, where it goes straight, at ``place``.
     """
 
     at: _At
@@ -78,7 +80,6 @@ class _Content:
     until: int | None = None
     rank: int = -1
     place: ByteSpan = _NOWHERE
-    stored: bool = False
 
     def is_over(self, step: int) -> bool:
         """Say whether ``step`` can wait by the slot until this was sent."""
@@ -112,11 +113,6 @@ def _contents(steps: Sequence[Step]) -> list[_Content]:
     return made
 
 
-def _publishes(action: Reduce) -> bool:
-    """Say whether a rank sends its own elements; it may store them besides."""
-    return action.own_at is not None and not action.sources and not action.own_stored
-
-
 class _Roads:
     def __init__(self, steps: Sequence[Step], nranks: int, arrays: Arrays) -> None:
         self._steps, self._nranks, self._arrays = steps, nranks, arrays
@@ -134,34 +130,28 @@ class _Roads:
     # ---- what may go straight ----
 
     def _is_sent(self, content: _Content) -> bool:
-        """Say whether other processes alone read what a rank sends, and its array has the same bytes."""
+        """Say whether other processes alone read what a rank publishes, and its array has the same bytes."""
         step, action = self._steps[content.at[0]], self._action(content.at)
         if not content.readers or any(self._steps[reader].phase != SEND for reader, _ in content.readers):
             return False
         if not isinstance(action, Reduce) or step.rank >= self._nranks:
             return False
-        content.stored = not _publishes(action)
-        if content.stored:
-            fits = self._arrays.stores and action.to_array and action.final
-        else:
-            fits = self._arrays.sends and (self._arrays.moves or not action.final)
-        return fits and self._finds(content, step.rank, action.span)
+        publishes = action.own_at is not None and not action.sources and not action.own_stored
+        fits = self._arrays.sends and (self._arrays.moves or not action.final)
+        return publishes and fits and self._finds(content, step.rank, action.span, stored=False)
 
     def _is_received(self, content: _Content) -> bool:
         """Say whether one rank takes what is received, and stores it as it comes."""
         if not isinstance(self._action(content.at), Carry) or len(content.readers) != 1 or not self._arrays.stores:
             return False
         (reader,) = content.readers
-        taker = self._action(reader)
-        content.stored = True
-        return (
-            isinstance(taker, Forward)
-            and taker.out_slot is None
-            and self._finds(content, self._steps[reader[0]].rank, taker.span)
-        )
+        taker, rank = self._action(reader), self._steps[reader[0]].rank
+        if not isinstance(taker, Forward) or taker.out_slot is not None:
+            return False
+        return self._finds(content, rank, taker.span, stored=True)
 
-    def _finds(self, content: _Content, rank: int, span: Span) -> bool:
-        places = self._arrays.places(rank, span, stored=content.stored) if self._arrays.reached(rank) else ()
+    def _finds(self, content: _Content, rank: int, span: Span, *, stored: bool) -> bool:
+        places = self._arrays.places(rank, span, stored=stored) if self._arrays.reached(rank) else ()
         if len(places) != 1 or any(place.meets(places[0]) for place in self._arrays.copied(rank)):
             return False
         content.rank, content.place = rank, places[0]
@@ -194,10 +184,11 @@ class _Roads:
                 places = self._arrays.places(rank, action.span, stored=True)
                 yield from (_Touch(number, place, writes=True) for place in places)
 
-    def _is_late(self, sent: _Content, touched: Sequence[_Touch]) -> bool:
-        """Say whether a kernel writes to what is sent, and cannot wait for that."""
+    @staticmethod
+    def _is_late(sent: _Content, touched: Sequence[_Touch]) -> bool:
+        """Say whether a kernel writes to what is sent."""
         later = (touch for touch in touched if touch.writes and touch.step > sent.at[0])
-        return any(not sent.is_over(touch.step) for touch in later if touch.place.meets(sent.place))
+        return any(touch.place.meets(sent.place) for touch in later)
 
     def _is_early(self, got: _Content, touched: Sequence[_Touch]) -> bool:
         """Say whether something touches what is received, before it would have been stored."""
@@ -217,62 +208,45 @@ class _Roads:
         """Yield what a rank's step does yet: kernels, and what they wait for."""
         step = self._steps[number]
         for index, action in enumerate(step.actions):
-            sent = self._sent.get((number, index))
             if (number, index) in self._got:
                 yield Barrier(action.reads)
-            elif sent is not None and sent.stored:
-                assert isinstance(action, Reduce), "a finished sum"
-                yield replace(action, out_slot=None)
-                yield Barrier(out_slot=sent.slot)
             elif isinstance(action, Reduce) and action.own_stored and self._keeps(step.rank, action.span):
                 yield replace(action, own_stored=False)
-            elif sent is None:
+            elif (number, index) not in self._sent:
                 yield action
 
     def _keeps(self, rank: int, span: Span) -> bool:
         """Say whether a rank would have stored the elements of ``span`` as it has given them, but did not."""
-        own = (content.at for content in self._sent.values() if content.rank == rank and not content.stored)
+        own = (content.at for content in self._sent.values() if content.rank == rank)
         return any(self._action(at).span == span for at in own)  # type: ignore[union-attr]
 
-    def _crossed(self, number: int) -> Iterator[Action]:
-        """Yield what a step to or from another process does."""
+    def _crossed(self, number: int) -> tuple[list[Action], tuple[int, ...]]:
+        """Return what a step to or from another process does, and the ranks whose earlier work it waits for."""
+        actions: list[Action] = []
+        ranks: dict[int, None] = {}
         for index, action in enumerate(self._steps[number].actions):
-            content = self._crossing((number, index))
+            at = number, index
+            content = self._sending.get(at) or self._receiving.get(at)
             if content is None or not isinstance(action, Carry):
-                yield action
-            else:
-                yield replace(action, rank=content.rank, stored=content.stored)
-
-    def _crossing(self, at: _At) -> _Content | None:
-        return self._sending.get(at) or self._receiving.get(at)
-
-    def _after(self, number: int) -> tuple[int, ...]:
-        """Return the ranks of which a step waits for what came before the program; finished sums wait by slots."""
-        ats = [(number, index) for index in range(len(self._steps[number].actions))]
-        sent = [self._sending[at].rank for at in ats if at in self._sending and not self._sending[at].stored]
-        return tuple({*sent, *(self._receiving[at].rank for at in ats if at in self._receiving)})
-
-    def _awaited(self, number: int) -> Iterator[Action]:
-        """Yield what makes a step wait for what was sent out of the bytes to which it writes."""
-        step = self._steps[number]
-        if step.rank < self._nranks:
-            writes = [(step.rank, touch.place) for touch in self._touches(number) if touch.writes]
-        else:
-            got = (self._receiving.get((number, index)) for index in range(len(step.actions)))
-            writes = [(content.rank, content.place) for content in got if content is not None]
-        for rank, place in writes:
-            yield from (Barrier(out_slot=sent.slot) for sent in self._met(rank, place, number - 1))
+                actions.append(action)
+                continue
+            actions.append(replace(action, rank=content.rank))
+            ranks[content.rank] = None
+            if not action.sends:
+                met = self._met(content.rank, content.place, number - 1)
+                actions += (Barrier(out_slot=sent.slot) for sent in met)
+        return actions, tuple(ranks)
 
     def steps(self) -> list[Step]:
         """Return the steps with straight crossings; of each rank the last one ends after these."""
         made: list[Step] = []
         last: dict[int, tuple[int, int]] = {}  # by queue, its last step in the new list and in the old one
         for number, step in enumerate(self._steps):
-            actions = list(self._left(number) if step.rank < self._nranks else self._crossed(number))
+            is_own = step.rank < self._nranks
+            actions, after = (list(self._left(number)), ()) if is_own else self._crossed(number)
             if actions:
                 last[step.rank] = len(made), number
-                actions += self._awaited(number)
-                made.append(replace(step, actions=tuple(actions), after=self._after(number)))
+                made.append(replace(step, actions=tuple(actions), after=after))
         for rank in sorted({content.rank for content in self._sent.values()}):
             mine = [content for content in self._sent.values() if content.rank == rank]
             at, number = last.get(rank, (-1, -1))
