@@ -209,8 +209,11 @@ def test_sums_are_right_in_any_order_of_the_queues(name: str, counts: tuple[int,
                         assert {tuple(sorted(got[block])) for block in one.blocks} == {every}, (count, hidden)
     if name in ("direct", "two_shot") and len(counts) == n:
         found = straight_ones(team)
-        ways = {"two_shot": {True, False}, "direct": set() if in_place else {True}}
-        assert {action.sends for action in found} == ways[name]
+        copied = name == "direct" and in_place  # for one other process alone
+        assert {action.sends for action in found} == (
+            {True, False} if name == "two_shot" else {True} - {copied and n > 2}
+        )
+        assert {action.copies for action in found if action.sends} <= {copied}
 
 
 def test_copies_go_where_crossings_are_straight() -> None:
@@ -263,14 +266,20 @@ def test_what_a_rank_gives_beside_it_is_not_overwritten_from_another_process() -
         assert {team[0].got[rank][4 * (1 - rank)] for rank in (0, 1)} == {(2,), (0,)}
 
 
-def test_what_a_kernel_writes_to_is_sent_from_a_slot() -> None:
+def test_what_a_kernel_writes_to_is_copied_to_the_slot_or_published_by_a_kernel() -> None:
     span = Span(0, BLOCK)
     publish, sum_ = Reduce(span, own_at=0, out_slot=0), Reduce(span, own_at=0, to_array=True)
-    steps = [Step(0, "publish", (publish,)), Step(1, SEND, (Carry(span, 0, sends=True),)), Step(0, "reduce", (sum_,))]
-    assert straight(steps, 1, Memory(in_place=True)) == steps
-    sent, summed = straight(steps, 1, Memory(in_place=False))
-    assert (sent.actions, sent.after) == ((Carry(span, 0, sends=True, rank=0),), (0,))
-    assert summed.actions == (sum_, Barrier(out_slot=0))
+    carry = Carry(span, 0, sends=True)
+    steps = [Step(0, "publish", (publish,)), Step(1, SEND, (carry,)), Step(0, "reduce", (sum_,))]
+    for in_place in (True, False):
+        sent, summed = straight(steps, 1, Memory(in_place=in_place))
+        assert (sent.actions, sent.after) == ((replace(carry, rank=0, copies=in_place),), (0,))
+        assert summed.actions == (sum_, Barrier(out_slot=0))
+    again = [*steps[:2], *steps[:2], steps[2]]  # the slot is filled again; the other content can be waited for
+    made = straight(again, 1, Memory(in_place=True))
+    assert [action.rank for step in made for action in step.actions if isinstance(action, Carry)] == [None, 0]
+    two = [*steps[:2], Step(3, SEND, (carry,)), steps[2]]  # to two processes
+    assert straight(two, 1, Memory(in_place=True)) == two
 
 
 def test_what_is_received_where_something_was_sent_from_waits_for_that_or_takes_a_slot() -> None:

@@ -118,7 +118,7 @@ class CrossingRecorder:
             return [SlotBytes(start, _TOKEN_NBYTES)]
         if action.rank is not None:
             places = self._operands.sources if action.sends else self._operands.targets
-            return [self._in_array(places[action.rank], action.span)]
+            return [self._in_array(places[action.rank], action.span, start if action.copies else 0)]
         form, blocks = self._plan.final if action.final else self._plan.contribution, action.span.blocks
         if self._plan.is_verbatim(form):  # one end may use an array, which ends with the last element
             return [SlotBytes(start, action.span.count * form.payload // BLOCK)]
@@ -130,25 +130,28 @@ class CrossingRecorder:
             return [SlotBytes(start, tail + blocks * form.tail)]
         return [payload, SlotBytes(start + tail, blocks * form.tail)]
 
-    def _in_array(self, placement: Placement, span: Span) -> _ArrayBytes:
+    def _in_array(self, placement: Placement, span: Span, slot: int) -> _ArrayBytes:
         (item,) = placement.ranges(span)
         number, start, _ = self._places.find(item)
-        return _ArrayBytes(number, start, item.mapped, item.nbytes)
+        return _ArrayBytes(number, start, item.mapped, item.nbytes, slot)
 
 
 class _ArrayBytes(NamedTuple):
-    """Bytes of memory that has a ``number``, from byte ``start`` on; or of other memory, at an ``address``."""
+    """Bytes of memory that has a ``number``, from byte ``start`` on; or of other memory, at an ``address``.
+
+    Where a ``slot`` is given, that is the address to which they are copied at first.
+    """
 
     number: int
     start: int
     address: int
     nbytes: int
+    slot: int
 
     def among(self, memory: Sequence[Buffer]) -> SlotBytes:
         """Return the bytes, ``memory`` being what the numbers stand for."""
-        if self.number < 0:
-            return SlotBytes(self.address, self.nbytes)
-        return SlotBytes(memory[self.number].mapped + self.start, self.nbytes)
+        address = self.address if self.number < 0 else memory[self.number].mapped + self.start
+        return SlotBytes(self.slot, self.nbytes, address) if self.slot else SlotBytes(address, self.nbytes)
 
 
 class Errands:
@@ -182,7 +185,7 @@ class Errands:
         found = []
         for pieces in self.listed:
             placed = [piece if isinstance(piece, SlotBytes) else piece.among(memory) for piece in pieces]
-            found.append((placed, placed != pieces))
+            found.append((placed, any(isinstance(piece, _ArrayBytes) and not piece.slot for piece in pieces)))
         return found
 
 

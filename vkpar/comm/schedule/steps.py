@@ -123,6 +123,7 @@ class Carry:
         sends: True where they are sent.
         rank: the rank of this process in whose array they lie, in place of the slot: where it gives them, or gets what
             is received; None for the slot.
+        copies: they are copied from there to the slot at first, and sent from that.
     """
 
     span: Span | None
@@ -130,16 +131,17 @@ class Carry:
     final: bool = False
     sends: bool = False
     rank: int | None = None
+    copies: bool = False
 
     @property
     def reads(self) -> tuple[int, ...]:
         """The slot, where it is sent."""
-        return (self.slot,) if self.sends else ()
+        return (self.slot,) if self.sends and not self.copies else ()
 
     @property
     def out_slot(self) -> int | None:
-        """The slot, where it is received."""
-        return None if self.sends else self.slot
+        """The slot, where it is received, or copied to."""
+        return self.slot if self.copies or not self.sends else None
 
 
 Action = Reduce | Forward | Barrier | SlotCopy | Carry

@@ -5,10 +5,11 @@ finished sum copies it from the slot into which MPI has received it. Where the h
 them, and receives into them. Messages, their order and their bytes stay those of the other end, which may use slots.
 
 A slot stays what tells who waits for whom. What is received fills it still, and the step that would have copied reads
-it. What is sent reads it still; a message that is received into the same elements later, and a rank's last step, fill
-it in turn, and so wait until it was sent. All of these wait for what comes earlier in the one global order, as all
-steps do. What a kernel of the program writes is sent from slots: its stores, lane by lane on some drivers, take twice
-as long where another core has read the elements before.
+it. What is sent reads it still; whatever writes to the same elements later, and a rank's last step, fill it in turn,
+and so wait until it was sent. All of these wait for what comes earlier in the one global order, as all steps do.
+
+What a kernel of the program writes to is not sent from there: its stores, lane by lane on some drivers, take twice as
+long where another core has read the elements. The thread that makes MPI's calls copies these to the slot.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class _Content:
     Attributes:
         until: the step that fills the slot again; None for none.
         rank: whose array holds it, where it goes straight, at ``place``.
+        copied: a kernel writes there later.
     """
 
     at: _At
@@ -80,6 +82,7 @@ class _Content:
     until: int | None = None
     rank: int = -1
     place: ByteSpan = _NOWHERE
+    copied: bool = False
 
     def is_over(self, step: int) -> bool:
         """Say whether ``step`` can wait by the slot until this was sent."""
@@ -186,9 +189,11 @@ class _Roads:
 
     @staticmethod
     def _is_late(sent: _Content, touched: Sequence[_Touch]) -> bool:
-        """Say whether a kernel writes to what is sent."""
+        """Say whether a kernel writes to what is sent, and cannot wait for that."""
         later = (touch for touch in touched if touch.writes and touch.step > sent.at[0])
-        return any(touch.place.meets(sent.place) for touch in later)
+        writing = [touch.step for touch in later if touch.place.meets(sent.place)]
+        sent.copied = bool(writing)
+        return sent.copied and (len(sent.readers) > 1 or not all(map(sent.is_over, writing)))
 
     def _is_early(self, got: _Content, touched: Sequence[_Touch]) -> bool:
         """Say whether something touches what is received, before it would have been stored."""
@@ -230,20 +235,29 @@ class _Roads:
             if content is None or not isinstance(action, Carry):
                 actions.append(action)
                 continue
-            actions.append(replace(action, rank=content.rank))
+            actions.append(replace(action, rank=content.rank, copies=content.copied))
             ranks[content.rank] = None
             if not action.sends:
-                met = self._met(content.rank, content.place, number - 1)
-                actions += (Barrier(out_slot=sent.slot) for sent in met)
+                actions += self._ends(content.rank, content.place, number)
         return actions, tuple(ranks)
+
+    def _ends(self, rank: int, place: ByteSpan, number: int) -> Iterator[Barrier]:
+        """Yield what makes a step that writes to ``place`` wait for what was sent from there."""
+        yield from (Barrier(out_slot=sent.slot) for sent in self._met(rank, place, number - 1))
+
+    def _kept(self, number: int) -> tuple[list[Action], tuple[int, ...]]:
+        """Return what a rank's step does, and waits for; and nothing before the program, which comes before it."""
+        rank, actions = self._steps[number].rank, list(self._left(number))
+        writing = [touch.place for touch in self._touches(number) if touch.writes]
+        actions += [end for place in writing for end in self._ends(rank, place, number)]
+        return actions, ()
 
     def steps(self) -> list[Step]:
         """Return the steps with straight crossings; of each rank the last one ends after these."""
         made: list[Step] = []
         last: dict[int, tuple[int, int]] = {}  # by queue, its last step in the new list and in the old one
         for number, step in enumerate(self._steps):
-            is_own = step.rank < self._nranks
-            actions, after = (list(self._left(number)), ()) if is_own else self._crossed(number)
+            actions, after = (self._kept if step.rank < self._nranks else self._crossed)(number)
             if actions:
                 last[step.rank] = len(made), number
                 made.append(replace(step, actions=tuple(actions), after=after))

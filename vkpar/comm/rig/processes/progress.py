@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import threading
 from collections import deque
@@ -23,10 +24,14 @@ _kept: list[Progress] = []  # of those that were ended, what MPI still sends fro
 
 
 class SlotBytes(NamedTuple):
-    """Bytes of the host's memory that are sent, or received: of slots, or of arrays that the host sees."""
+    """Bytes of the host's memory that are sent, or received: of slots, or of arrays that the host sees.
+
+    Those at ``source``, unless that is 0, are copied there before.
+    """
 
     address: int
     nbytes: int
+    source: int = 0
 
 
 class Progress:
@@ -55,7 +60,7 @@ class Progress:
         self.error: CommunicatorError | None = None
         self.broken: Callable[[], object] = lambda: False
         self._numbers = itertools.count(1)
-        self._jobs: dict[int, list[Any]] = {}
+        self._jobs: dict[int, tuple[list[Any], list[tuple[int, int, int]]]] = {}
         self._flying: list[deque[tuple[list[Any], Errand]]] = [deque() for _ in self.hub.queues]
         self._with_arrays: set[int] = set()  # the errands that use more than slots
         self._stopped = self._posting = False
@@ -77,7 +82,9 @@ class Progress:
         """Have an errand that no queue has carry ``pieces`` from now on; ``arrays`` says that some are no slots."""
         (self._with_arrays.add if arrays else self._with_arrays.discard)(number)
         buffers = self._mpi.buffer
-        self._jobs[number] = [[buffers.fromaddress(*piece), self._mpi.BYTE] for piece in pieces]
+        copied = [(piece.address, piece.source, piece.nbytes) for piece in pieces if piece.source]
+        specs = [[buffers.fromaddress(piece.address, piece.nbytes), self._mpi.BYTE] for piece in pieces]
+        self._jobs[number] = specs, copied
 
     @property
     def uses_arrays(self) -> bool:
@@ -126,7 +133,9 @@ class Progress:
     def _requests(self, errand: Errand) -> list[Any]:
         peer, comm = self._peers[errand.queue // 2], self._world.data
         post = comm.Irecv if errand.queue % 2 else comm.Isend
-        specs = self._jobs[errand.number]
+        specs, copied = self._jobs[errand.number]
+        for copy in copied:
+            ctypes.memmove(*copy)
         with mpi.lock:
             requests = [post(spec, peer, _TAG) for spec in specs]
         self.carried += len(requests)
