@@ -354,7 +354,7 @@ class LogicalDevice:
             return
         self._drained = True
         if self.lends:
-            self.quarantine("its memory is used by others for good")
+            self.quarantine("lends memory to others for good")
             return
         self.staging.close()
         self.imports.close()
@@ -367,11 +367,11 @@ class LogicalDevice:
         self._vk.discard(self._made, None)
         self._freed = True
 
-    def quarantine(self, why: str = "it does not finish its work") -> None:
+    def quarantine(self, why: str = "does not finish its work") -> None:
         """Give the device up, since its work does not end: its handles are leaked, and later use is refused."""
         self.quarantined = True
         self.ledger.forget()
         self.stream.close(leak=True)
         self.imports.leak()
-        self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.label, f"quarantined: {why}"))
-        _log.error("%s is given up, and its handles are leaked: %s", self.label, why)
+        self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.label, f"quarantined: it {why}"))
+        _log.error("%s %s; it is given up and its handles are leaked", self.label, why)
