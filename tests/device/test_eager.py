@@ -602,3 +602,29 @@ def test_close_from_another_thread(reopen: Callable[..., vkpar.Device]) -> None:
     thread.join(30)
     assert len(said) == 1
     assert "clos" in said[0]
+
+
+def test_memory_that_was_lent_serves_no_other_array(fresh: vkpar.Device) -> None:
+    count, seen = 50_000, set()
+
+    def made() -> vkpar.Array:
+        array = fresh.array(np.arange(count, dtype=np.float32))
+        seen.add(array.memory.buffers[0].place)
+        return array
+
+    kept, dropped = made(), made()
+    del dropped
+    made()
+    assert len(seen) == 2, "what was dropped serves the next array"
+    fresh.logical.lend()
+    lent = set(seen)
+    seen.clear()
+    for _ in range(20):
+        made()
+    assert not seen & lent
+    assert np.array_equal(kept.numpy(), np.arange(count))
+    assert np.array_equal(made().numpy(), np.arange(count))
+    logical = fresh.logical
+    logical.lends = False  # those to whom it was lent are done
+    fresh.close()
+    assert not logical.quarantined

@@ -443,8 +443,8 @@ def forget_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """As upstream: nobody waits until the rank beyond the next one has read."""
     real = score.Batch
 
-    def batch(rank: int, command: Any, reads: Any, writes: Any, gate: Any) -> Any:
-        return real(rank, command, () if gate is not None else reads, writes, gate)
+    def batch(rank: int, command: Any, reads: Any, writes: Any, gate: Any, **rest: Any) -> Any:
+        return real(rank, command, () if gate is not None else reads, writes, gate, **rest)
 
     monkeypatch.setattr(score, "Batch", batch)
 

@@ -109,11 +109,18 @@ def test_collectives_give_the_bits_of_one_process(letters: str) -> None:
 
 
 def test_open_mpi_does_as_well() -> None:
-    run(OPENMPI, "pairs,graphs,calls", "L", "L")
+    run(OPENMPI, "pairs,graphs,calls,streams", "L", "L")
 
 
 def test_graphs_and_calls_that_differ_and_communicators_of_split() -> None:
-    run(MPICH, "graphs,calls,refused", "LS", "L", "S", changes={"VKPAR_VALIDATION": os.environ["VKPAR_VALIDATION"]})
+    run(
+        MPICH,
+        "graphs,calls,refused,streams",
+        "LS",
+        "L",
+        "S",
+        changes={"VKPAR_VALIDATION": os.environ["VKPAR_VALIDATION"]},
+    )
 
 
 def test_sums_in_graphs_are_fused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +62,39 @@ def test_who_moves_a_timeline_hands_on_what_waits_for_it() -> None:
     group.stop()
     hub.done(0, 4)  # nobody is told any more
     program.close()
+    group.close()
+    hub.close()
+
+
+def test_a_batch_waits_for_what_a_queue_was_given_before_its_program() -> None:
+    hub = CHub(["one", "other"])
+    group = CGroup([queue.port for queue in hub.queues], 1)
+    for number, queue in enumerate(hub.queues):
+        group.set_local(number, queue.released)
+        queue.tell(group, number)
+    group.start(0)
+    earlier = group.program([Batch(0, command_of(6))])
+    late = Batch(1, command_of(8), after=(0,))
+    one = group.program([replace(late, begins=True), Batch(0, command_of(7))])
+    two = group.program(
+        [Batch(0, command_of(7), begins=True), replace(late, begins=True), Batch(0, command_of(9)), late]
+    )
+    earlier.enqueue()
+    one.enqueue()
+    assert [errand.number for errand in hub.take()] == [6, 7]
+    hub.done(0, 1)
+    assert hub.take() == [Errand(1, 8, 1)]
+    hub.done(0, 2)
+    hub.done(1, 1)
+    two.enqueue()
+    assert [errand.number for errand in hub.take()] == [7, 9]
+    hub.done(0, 3)
+    assert [errand.number for errand in hub.take()] == [8, 8]
+    hub.done(0, 4)
+    hub.done(1, 3)
+    group.stop()
+    for program in (earlier, one, two):
+        program.close()
     group.close()
     hub.close()
 

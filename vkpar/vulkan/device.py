@@ -62,6 +62,7 @@ class LogicalDevice:
         ledger: what failed collectives have spoiled of its memory.
         keepers: who keeps memory for later, held weakly: they are asked for it before an allocation fails.
         users: what the device must outlive, until that is freed: rigs, and graphs' recordings.
+        lends: somebody who cannot be stopped may still use memory of its arrays, see :meth:`lend`.
     """
 
     def __init__(self, info: DeviceInfo, own: Callable[[LogicalDevice], None] | None = None) -> None:
@@ -75,6 +76,8 @@ class LogicalDevice:
         self.recycler: Recycler | Divided = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
         self._closing = threading.RLock()
         self._is_open = self._drained = self._freed = False
+        self.lends = False
+        self._lent: list[Any] = []
         self.quarantined = False
         self._watched = instance.get() if instance.validating() else None
         create.require(info)
@@ -293,6 +296,21 @@ class LogicalDevice:
         if os.getpid() == self._process:
             self._shut()
 
+    def lend(self) -> None:
+        """Have the memory of all arrays so far, dropped ones too, serve no other array: it is used by others for good.
+
+        A device that :attr:`lends` when it is closed is left alone.
+        """
+        self.lends = True
+        held = self.recycler
+        before = held.rest if isinstance(held, Divided) else held
+        fresh = Recycler(self.info.heaps[memtypes.heap_of(self.info, memtypes.DEVICE)].nbytes, before=before)
+        if isinstance(held, Divided):
+            held.rest = fresh
+        else:
+            self.recycler = fresh
+        self._lent.append(self._reclaimer.keep())
+
     def outlive(self, close_dropped: Callable[[], None]) -> None:
         """Wait for the :attr:`users` that another thread is about to free, for as long as a device is waited for.
 
@@ -335,6 +353,9 @@ class LogicalDevice:
             self.quarantine()
             return
         self._drained = True
+        if self.lends:
+            self.quarantine("lends memory to others for good")
+            return
         self.staging.close()
         self.imports.close()
         self.pipelines.close()
@@ -346,12 +367,11 @@ class LogicalDevice:
         self._vk.discard(self._made, None)
         self._freed = True
 
-    def quarantine(self) -> None:
-        """Give the device up: work on it does not end, so its handles are leaked and later use is refused."""
+    def quarantine(self, why: str = "does not finish its work") -> None:
+        """Give the device up, since its work does not end: its handles are leaked, and later use is refused."""
         self.quarantined = True
         self.ledger.forget()
         self.stream.close(leak=True)
         self.imports.leak()
-        why = "quarantined: it did not finish its work"
-        self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.label, why))
-        _log.error("%s does not finish its work; it is given up and its handles are leaked", self.label)
+        self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.label, f"quarantined: it {why}"))
+        _log.error("%s %s; it is given up and its handles are leaked", self.label, why)

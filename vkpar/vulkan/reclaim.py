@@ -56,6 +56,15 @@ class Reclaimer:
         with _opening:
             _opened.add(self)
 
+    def keep(self) -> list[Lease]:
+        """Return what was about to be given back, which is not from now on."""
+        with self._reaping:
+            kept = [lease for _, _, lease in self._retired]
+            self._retired.clear()
+            while self._allocator.dropped:
+                kept.append(self._allocator.dropped.popleft())
+            return kept
+
     def relief(self) -> Iterator[None]:
         """Free what can be spared, what costs least first; yield whenever an allocation may find room now.
 

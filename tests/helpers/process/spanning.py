@@ -440,6 +440,37 @@ def views(team: Team, comm: vkpar.Communicator) -> None:
         assert np.array_equal(row.numpy(), np.zeros(6) if odd else given[:, 3])
 
 
+def streams(letters: Sequence[str]) -> None:
+    """Sums between operations that nobody waits for, over memory that is dropped and serves the next arrays."""
+    team = Team(letters)
+    n, own = team.n, team.devices
+    with vkpar.Communicator(own, mpi=team.world, timeout=60, wire="f32") as comm:
+        for count in (700, 90_001, 600_000):
+            kept = [device.zeros(count) for device in own]
+            moved = [device.zeros(count) for device in own]
+            for turn in range(12):
+                given = [device.full(count, rank + turn) for rank, device in zip(comm.local_ranks, own, strict=True)]
+                doubled = [vkpar.add(array, array) for array in given]
+                if turn % 2:
+                    sums = [device.empty(count) for device in own]
+                    comm.all_reduce(doubled, out=sums)
+                else:
+                    sums = doubled
+                    comm.all_reduce(doubled)
+                comm.broadcast(given, root=turn % n)
+                for total, added, last, array in zip(kept, sums, moved, given, strict=True):
+                    vkpar.add(total, added, out=total)
+                    vkpar.add(last, array, out=last)
+                    vkpar.multiply(array, 0, out=array)
+                    vkpar.multiply(added, 0, out=added)
+            wanted = sum(2 * (rank + turn) for rank in range(n) for turn in range(12))
+            for total, last in zip(kept, moved, strict=True):
+                assert np.array_equal(total.numpy(), np.full(count, wanted, np.float32)), count
+                assert np.array_equal(last.numpy(), np.full(count, sum(t + t % n for t in range(12)), np.float32)), (
+                    count
+                )
+
+
 def refused(letters: Sequence[str]) -> None:
     """Communicators and settings that cannot be taken."""
     team = Team(letters)
@@ -594,7 +625,7 @@ def _fails(letters: Sequence[str], fail: Callable[[vkpar.Communicator, list[vkpa
     team = Team(letters)
     last = team.world.size - 1
     team.world.Barrier()
-    comm = vkpar.Communicator(team.devices, mpi=team.world, timeout=PATIENCE)
+    comm = vkpar.Communicator(team.devices, mpi=team.world, timeout=PATIENCE, wire="f32")
     arrays = [device.zeros(300_000) for device in team.devices]
     comm.all_reduce(arrays).wait()
     team.world.Barrier()
@@ -609,6 +640,8 @@ def _fails(letters: Sequence[str], fail: Callable[[vkpar.Communicator, list[vkpa
         spent = time.process_time()
         time.sleep(0.5)
         assert time.process_time() - spent < 0.25, "a thread spins"
+        for device in team.devices:  # what the communicator did not touch is there yet, and there is room for more
+            assert np.array_equal(device.array(np.arange(300_000)).numpy(), np.arange(300_000))
         comm.close()
         assert comm.failed
         _told(team.world.rank, seconds, time.monotonic() - begun, error)
@@ -702,7 +735,7 @@ def leaves(letters: Sequence[str]) -> None:
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
-        *(collectives, pairs, graphs, fused, calls, refused, against_mpi, soak),
+        *(collectives, pairs, graphs, fused, streams, calls, refused, against_mpi, soak),
         *(dies, hangs, stops, stalls, leaves, opens_no_rig, tests_nothing, refuses_late),
     )
 }

@@ -18,6 +18,8 @@ AUTO = "auto"
 BUILT_IN, MEASURED = "built in", "measured"
 env.register("algorithm", (AUTO, *TABLE))
 
+# Where ranks are processors, whose kernels take longer than a further hop, an array counts for so many times its bytes.
+_CPU_WEIGHT = 2
 # A segment should take about as long as the gaps between batches that it costs. Its bytes are the geometric mean of
 # the bytes that a link carries in such a gap and the bytes of the rank's chunk.
 _GAP_BYTES = 1280 << 10
@@ -200,7 +202,7 @@ def candidates(ranks: Sequence[DeviceInfo], collective: str = "all_reduce") -> l
 
 def built_in(ranks: Sequence[DeviceInfo], wire_nbytes: int, collective: str = "all_reduce") -> Algorithm:
     """Return the algorithm that ``collective`` takes by default on a rig that was not measured."""
-    crossing = wire_nbytes * max(1, len(ranks) - 1)
+    crossing = wire_nbytes * max(1, len(ranks) - 1) * (_CPU_WEIGHT if any(info.is_cpu for info in ranks) else 1)
     return next(each for each in candidates(ranks, collective) if crossing <= each.built_in_nbytes)
 
 

@@ -168,7 +168,8 @@ class ProgramBuilder:
         if recipe is None:
             return (), None
         steps = recipe.steps(recipe.slots, turn % GENERATIONS)
-        plain = StepRecorder(self._rig).kept(recipe.spec, recipe.slab, recipe.operands, Places(memory), flags=False)
+        kept = StepRecorder(self._rig).kept
+        plain = kept(recipe.spec, recipe.slab, recipe.operands, Places(memory), flags=False, straight=False)
         score = plain.write(steps)
         return recipe.operands.bounce_buffers, Written(score, recipe.spec.plan) if score.batches else None
 

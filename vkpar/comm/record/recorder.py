@@ -72,6 +72,7 @@ class StepRecorder:
         copies: bool = False,
         flags: bool = True,
         near: Slab | None = None,
+        straight: bool = True,
     ) -> StepWriter:
         """Return what writes schedules of one collective down.
 
@@ -83,9 +84,10 @@ class StepRecorder:
             copies: have copy queues move the slots around the kernels; the rig was opened for that.
             flags: of slots that are carried, write the flags down, too; else each step is by itself.
             near: the same slots in the memory of cards, where they are carried within groups of ranks.
+            straight: have other processes' messages go past the slots where they can; no graph takes that.
         """
-        numbered = places or Places()
-        return StepWriter(self, self._rig, spec, slab, operands, numbered, copies=copies, flags=flags, near=near)
+        numbered, words = places or Places(), {"copies": copies, "flags": flags, "straight": straight}
+        return StepWriter(self, self._rig, spec, slab, operands, numbered, near=near, **words)
 
     def joined(self, programs: Sequence[Program]) -> CProgram:
         """Return a program of the pump's that submits several at once; close it after use."""
@@ -113,10 +115,13 @@ class StepWriter:
         copies: bool,
         flags: bool = True,
         near: Slab | None = None,
+        straight: bool = True,
     ) -> None:
         self._owner, self._rig, self._spec, self._slab = owner, rig, spec, slab
         self._operands, self._places, self._copies = operands, places, copies
         self._flags, self._near = flags, near
+        goes = straight and owner.is_plain and not copies and rig.world is not None
+        self._straight = crossings.HostArrays(rig, operands, spec.plan) if goes else None
         self._carries = rig.carriers is not None and slab in (rig.carriers.small, rig.carriers.large)
         self._recorders: dict[tuple[int, bool], Recorder | CopyRecorder | CrossingRecorder] = {}  # of untimed kernels
 
@@ -129,7 +134,7 @@ class StepWriter:
             UnsupportedError: in a profile, a copy queue without timestamps.
         """
         owner, rig = self._owner, self._rig
-        listed = crossings.mine(list(steps), rig)
+        listed = crossings.mine(list(steps), rig, self._straight)
         idle = self._operands.copies.ranks - {step.rank for step in listed}
         listed += [Step(rank, "copy", ()) for rank in sorted(idle)]
         if self._near is not None and rig.carriers is not None:
@@ -174,7 +179,7 @@ class StepWriter:
         (queue, copies), rig, slab, spec = key, self._rig, self._slab, self._spec
         made: Recorder | CopyRecorder | CrossingRecorder
         if rig.queue_map.ranks[queue] < 0:
-            made = CrossingRecorder(rig, queue, slab, spec.plan)
+            made = CrossingRecorder(rig, queue, slab, spec.plan, self._operands, self._places)
         elif copies:
             made = CopyRecorder(rig, queue, slab, spec.plan, timer)
         else:

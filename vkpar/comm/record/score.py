@@ -66,7 +66,7 @@ class Score:
         self._listed = listed = [step for step, _ in steps]
         self.uses_slots = [bool(step.taken or step.filled) for step in listed]
         held = holds or [None] * len(listed)
-        self._batches = [_batch(step, hold) for step, hold in zip(listed, held, strict=True)]
+        self._batches = [_batch(step, hold, step is listed[0]) for step, hold in zip(listed, held, strict=True)]
         self._shape = group.shape(self._batches)
         self._phases = tuple(
             tuple(step.phase for step in listed if step.rank == queue) for queue in range(self._shape.nqueues)
@@ -120,9 +120,9 @@ class Score:
             take.record_over(tape, memory)
 
 
-def _batch(step: Step, hold: tuple[Any, int] | None) -> Batch:
+def _batch(step: Step, hold: tuple[Any, int] | None, begins: bool) -> Batch:
     if not isinstance(step, CarriedStep):
-        return Batch(step.rank, None, step.reads, step.writes, hold)
+        return Batch(step.rank, None, step.reads, step.writes, hold, after=step.after, begins=begins)
     sent = tuple(TransferPieces(*transfer) for transfer in step.transfers)
     return Batch(step.rank, None, step.awaited, step.filled, hold, carried=step.reads, opens=step.opens, transfers=sent)
 

@@ -14,6 +14,7 @@ class Form(NamedTuple):
 
     Two calls of one form are right or wrong alike, and are recorded alike: their arrays are of the same shapes and
     dtypes, on the same devices, begin at the same bytes of their memory and share it alike, cut at the same borders.
+    The host sees the memory in both calls, or in none.
 
     Attributes:
         key: all of that, to compare.
@@ -45,7 +46,8 @@ def form_of(call: Call) -> Form:
                 number = numbers[id(storage)] = len(numbers)
                 if held is not None:
                     memory.extend(held.buffers)
-                    named.append(tuple(buffer.nbytes for buffer in held.buffers) if len(held.buffers) > 1 else ())
+                    sizes = [(buffer.nbytes, buffer.mapped != 0) for buffer in held.buffers]
+                    named.append(sizes[0][1] if len(sizes) == 1 else tuple(sizes))
             named.append((number, array.byte_offset, array.shape, array.dtype.name, id(array.device), array.steps))
         named.append(len(arrays))
     return Form((call.name, tuple(named), call.out is None, call.op, call.wire, call.root, call.counts), memory)

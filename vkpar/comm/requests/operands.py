@@ -144,6 +144,13 @@ class Placement:
         self._parts = [None if window else part.elements for part, window in zip(given, self._windows, strict=True)]
         self.pins = None in self._windows
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the host sees all of them."""
+        windows = [window[0] for window in self._windows if window is not None]
+        rest = [item for elements in self._parts if elements is not None for item in elements.ranges()]
+        return all(item.mapped for item in (*windows, *rest))
+
     def _find(self, start: int) -> tuple[int, int]:
         """Return the number of the part that holds virtual element ``start``, and the element's number in the part."""
         number = bisect.bisect_right(self._starts, start) - 1
@@ -157,7 +164,10 @@ class Placement:
             assert elements is not None, "a part has a window or elements"
             return elements.cut(at, span.count).ranges()
         (whole, first), item = window, self._sizes[number][1]
-        return [BufferRange(whole.buffer, whole.offset + (first + at) * item, span.count * item)]
+        start = (first + at) * item
+        return [
+            BufferRange(whole.buffer, whole.offset + start, span.count * item, whole.mapped and whole.mapped + start)
+        ]
 
     def reach(self, start: int) -> int:
         """Return how many elements from virtual element ``start`` on one binding of a kernel covers."""

@@ -145,8 +145,13 @@ class Rig:
 
     def _part(self) -> None:
         """End what carries slots; where MPI may still use them, they stay for the life of the process."""
-        if self.progress is not None and not self.progress.stop():
+        if self.progress is None:
+            return
+        if not self.progress.stop():
             self.arena.memory.forget()
+            return
+        for device in self.devices:
+            device.lends = False
 
     def _close_arena(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Free the arena, and tell the other processes: what keeps the rig from being opened, or that it is closed."""
@@ -353,6 +358,8 @@ class Rig:
         """Let everything parked run out, its data undefined, and tell the other processes why."""
         if self.progress is not None:
             self.progress.hub.halt()
+            for device in self.devices if self.progress.uses_arrays else ():
+                device.lend()
         if self.world is not None:  # soon: others are about to blame this process
             self.world.fail(cause)
         self.group.abort()

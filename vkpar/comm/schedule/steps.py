@@ -15,7 +15,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vkpar.abi import formats
 from vkpar.errors import InvalidUsageError
@@ -121,22 +121,27 @@ class Carry:
     Attributes:
         final: as in :class:`SlotCopy`.
         sends: True where they are sent.
+        rank: the rank of this process in whose array they lie, in place of the slot: where it gives them, or gets what
+            is received; None for the slot.
+        copies: they are copied from there to the slot at first, and sent from that.
     """
 
     span: Span | None
     slot: int
     final: bool = False
     sends: bool = False
+    rank: int | None = None
+    copies: bool = False
 
     @property
     def reads(self) -> tuple[int, ...]:
         """The slot, where it is sent."""
-        return (self.slot,) if self.sends else ()
+        return (self.slot,) if self.sends and not self.copies else ()
 
     @property
     def out_slot(self) -> int | None:
-        """The slot, where it is received."""
-        return None if self.sends else self.slot
+        """The slot, where it is received, or copied to."""
+        return self.slot if self.copies or not self.sends else None
 
 
 Action = Reduce | Forward | Barrier | SlotCopy | Carry
@@ -150,11 +155,13 @@ class Step:
     Attributes:
         rank: whose queue it is; after :func:`vkpar.comm.schedule.slot_copies.through_copies` the number of a queue.
         phase: what the step is for, such as ``"reduce-scatter"``.
+        after: the ranks of which it waits for what came before the program.
     """
 
     rank: int
     phase: str
     actions: tuple[Action, ...]
+    after: tuple[int, ...] = field(default=(), kw_only=True)
 
     @functools.cached_property
     def reads(self) -> tuple[int, ...]:

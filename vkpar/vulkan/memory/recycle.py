@@ -58,19 +58,21 @@ class Recycler:
     Args:
         heap_nbytes: of the heap that arrays lie in; 0 where it is not known.
         most: bytes that are kept at most; by default what the heap allows.
+        before: what was in this one's place; its memory is kept as it is from now on, and serves no other array.
 
     Attributes:
         ledger: the device's; new arrays have nothing to do with what failures have spoiled of their memory before.
     """
 
-    def __init__(self, heap_nbytes: int = 0, most: int | None = None) -> None:
+    def __init__(self, heap_nbytes: int = 0, most: int | None = None, before: Recycler | None = None) -> None:
+        self._before = before
         self._holders: set[_Holder] = set()
         self._dropped: deque[_Holder] = deque()
         self._idle: dict[int, deque[Buffer]] = {}  # by the bytes that they take
         self._nbytes = 0  # of the idle ones, more or less: threads may race for the count
         self._most = _kept(heap_nbytes) if most is None else most
         self._forks = _forks[0]
-        self.ledger: Ledger | None = None
+        self.ledger: Ledger | None = None if before is None else before.ledger
 
     def hold(self, memory: SubBuffers) -> SubBuffers:
         """Take note of an array's memory: it comes back here when nobody holds it any more."""
@@ -86,6 +88,8 @@ class Recycler:
 
     def excuse(self) -> None:
         """Mend what failures have spoiled before the memory that is held came to whom it belongs to now."""
+        if self._before is not None:
+            self._before.excuse()
         for holder in list(self._holders):
             memory = holder()
             if memory is not None and memory.born and self.ledger is not None:

@@ -8,7 +8,9 @@
 #include "_pump_send.h"
 #include "_pump_types.h"
 
-enum { CARRIED = 1u << 31 };             /* of a read slot: a transfer brings it, for which the batch itself waits */
+/* Of a read slot: CARRIED: a transfer brings it, for which the batch itself waits. In place of one: AFTER and a queue: what
+ * that was given before the program; BEGINS: here one begins, of several that are submitted at once. */
+enum { CARRIED = 1u << 31, AFTER = 1u << 30, BEGINS = 1u << 29 };
 
 struct vkp_touches { uint32_t n; vkp_touch items[]; };
 
@@ -113,13 +115,18 @@ static int fetch(vkp_program *p, uint32_t rank, uint32_t slot) {
 }
 
 /* What batch i must wait for: the writers of what it reads, every reader and the writer of what it overwrites. */
-static void collect(vkp_program *p, uint32_t i, uint64_t value) {
+static void collect(vkp_program *p, uint32_t i, uint64_t value, const uint64_t *before) {
     vkp_group *g = p->group;
     uint32_t rank = p->rank[i];
     memset(p->required, 0, g->n * sizeof *p->required);
     p->nneeds = 0;
     for (uint32_t k = p->read_start[i]; k < p->read_start[i + 1]; k++) {
-        uint32_t slot = p->reads[k] & ~CARRIED;
+        uint32_t slot = p->reads[k] & ~(CARRIED | AFTER | BEGINS);
+        if (p->reads[k] & BEGINS) continue;
+        if (p->reads[k] & AFTER) {
+            require(p, rank, slot, before[slot]);
+            continue;
+        }
         if (p->reads[k] & CARRIED) {
             p->late[p->nlate++] = (late_read){value, slot, rank};
             continue;
@@ -177,12 +184,16 @@ static int32_t build_waits(vkp_program *p, uint32_t i, uint64_t *waits, uint64_t
 static int32_t build(vkp_program *p, uint64_t *next, uint32_t *fill) {
     vkp_group *g = p->group;
     size_t width = g->n + WAITS;
+    uint64_t before[g->n];
+    memcpy(before, next, sizeof before);
     p->nlate = 0;
     for (uint32_t i = 0; i < p->nbatches; i++) {
         uint32_t rank = p->rank[i], at = fill[rank]++, count;
+        if (p->read_start[i] < p->read_start[i + 1] && p->reads[p->read_start[i]] & BEGINS)
+            memcpy(before, next, sizeof before);
         if (p->opens && p->opens[i]) note_late(p);
         uint64_t value = ++next[rank], *waits = p->waits + at * width, *values = p->wait_values + at * width;
-        collect(p, i, value);
+        collect(p, i, value, before);
         int32_t result = build_waits(p, i, waits, values, &count);
         if (result != SUCCESS) return result;
         p->signals[at] = g->queues[rank]->timeline;

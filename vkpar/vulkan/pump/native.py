@@ -18,7 +18,7 @@ from vkpar.vulkan.pump.ports import HISTOGRAM_BUCKETS, Batch, BridgeStats, Queue
 
 # What fails on a group's behalf, in the helper's order; the last three are a vendor's, under whichever names.
 _GROUP_CALLS = ("vkWaitSemaphores", "vkSignalSemaphore", "vkQueueSubmit", "stream wait", "stream copy", "stream write")
-_CARRIED = 1 << 31  # of a read slot, as the helper has it
+_CARRIED, _AFTER, _BEGINS = 1 << 31, 1 << 30, 1 << 29  # among the slots that are read, as the helper has them
 
 _Item = TypeVar("_Item")
 
@@ -97,8 +97,12 @@ class CShape:
         self.nqueues = len(queues)
         ffi, address = c.ffi, api.load().address
         holds = [batch.hold or (c.ffi.NULL, 0) for batch in batches]
+        carried, after, begins = _CARRIED.__or__, _AFTER.__or__, ((), (_BEGINS,))
         read_start, reads = _flatten(
-            [[*batch.reads, *(slot | _CARRIED for slot in batch.carried)] for batch in batches]
+            [
+                [*begins[batch.begins], *batch.reads, *map(carried, batch.carried), *map(after, batch.after)]
+                for batch in batches
+            ]
         )
         write_start, writes = _flatten([batch.writes for batch in batches])
         self._number = len(batches)

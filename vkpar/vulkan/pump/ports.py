@@ -44,6 +44,9 @@ class Batch:
     It waits for the value on ``hold``, a timeline of the rank's device, too: a test holds it up that way. It reads
     ``carried`` slots, too, which transfers bring: the command buffer itself waits for those; ``transfers`` are what
     it sends. It ``opens`` a round of such batches, whose command buffers wait for each other.
+
+    It waits for what the queues of ``after`` were given before the program, or, of several programs that are submitted
+    at once, before the one that ``begins`` with a batch.
     """
 
     rank: int
@@ -54,6 +57,8 @@ class Batch:
     carried: tuple[int, ...] = ()
     opens: bool = False
     transfers: tuple[TransferPieces, ...] = ()
+    after: tuple[int, ...] = ()
+    begins: bool = False
 
     @property
     def taken(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import threading
 from collections import deque
@@ -23,10 +24,14 @@ _kept: list[Progress] = []  # of those that were ended, what MPI still sends fro
 
 
 class SlotBytes(NamedTuple):
-    """Bytes of the staging memory that are sent, or received."""
+    """Bytes of the host's memory that are sent, or received: of slots, or of arrays that the host sees.
+
+    Those at ``source``, unless that is 0, are copied there before.
+    """
 
     address: int
     nbytes: int
+    source: int = 0
 
 
 class Progress:
@@ -55,9 +60,10 @@ class Progress:
         self.error: CommunicatorError | None = None
         self.broken: Callable[[], object] = lambda: False
         self._numbers = itertools.count(1)
-        self._jobs: dict[int, list[Any]] = {}
-        self._flying: list[deque[tuple[list[Any], int]]] = [deque() for _ in self.hub.queues]
-        self._stopped = False
+        self._jobs: dict[int, tuple[list[Any], list[tuple[int, int, int]]]] = {}
+        self._flying: list[deque[tuple[list[Any], Errand]]] = [deque() for _ in self.hub.queues]
+        self._with_arrays: set[int] = set()  # the errands that use more than slots
+        self._stopped = self._posting = False
         self.carried = self.carried_nbytes = 0
         self._looked = Nap()
         self._thread = threading.Thread(target=self._run, name="vkpar-mpi", daemon=True)
@@ -66,16 +72,32 @@ class Progress:
 
     # ---- what is carried ----
 
-    def add(self, pieces: Sequence[SlotBytes]) -> int:
-        """Return the number of an errand that carries ``pieces``, which may be given to a queue from now on."""
+    def add(self, pieces: Sequence[SlotBytes], *, arrays: bool = False) -> int:
+        """Return the number of an errand, which may be given to a queue from now on; the rest as :meth:`replace`."""
         number = next(self._numbers)
-        buffers = self._mpi.buffer
-        self._jobs[number] = [[buffers.fromaddress(*piece), self._mpi.BYTE] for piece in pieces]
+        self.replace(number, pieces, arrays=arrays)
         return number
+
+    def replace(self, number: int, pieces: Sequence[SlotBytes], *, arrays: bool = False) -> None:
+        """Have an errand that no queue has carry ``pieces`` from now on; ``arrays`` says that some are no slots."""
+        (self._with_arrays.add if arrays else self._with_arrays.discard)(number)
+        buffers = self._mpi.buffer
+        copied = [(piece.address, piece.source, piece.nbytes) for piece in pieces if piece.source]
+        specs = [[buffers.fromaddress(piece.address, piece.nbytes), self._mpi.BYTE] for piece in pieces]
+        self._jobs[number] = specs, copied
+
+    @property
+    def uses_arrays(self) -> bool:
+        """Say whether MPI may use arrays, and not slots alone; asked once the hub is halted."""
+        if self._posting:  # nobody knows what
+            return bool(self._with_arrays)
+        flying = [errand.number for queue in self._flying for _, errand in list(queue)]
+        return not self._with_arrays.isdisjoint(flying)
 
     def remove(self, number: int) -> None:
         """Forget an errand that no queue has."""
         self._jobs.pop(number, None)
+        self._with_arrays.discard(number)
 
     # ---- the thread ----
 
@@ -98,18 +120,22 @@ class Progress:
                 nap.reset()
 
     def _post(self) -> bool:
+        self._posting = True
         errands = self.hub.take()
         if errands and self.broken():  # what was to be written to the slots before may never be
             self.hub.halt()
-            return False
+            errands = []
         for errand in errands:
-            self._flying[errand.queue].append((self._requests(errand), errand.value))
+            self._flying[errand.queue].append((self._requests(errand), errand))
+        self._posting = False
         return bool(errands)
 
     def _requests(self, errand: Errand) -> list[Any]:
         peer, comm = self._peers[errand.queue // 2], self._world.data
         post = comm.Irecv if errand.queue % 2 else comm.Isend
-        specs = self._jobs[errand.number]
+        specs, copied = self._jobs[errand.number]
+        for copy in copied:
+            ctypes.memmove(*copy)
         with mpi.lock:
             requests = [post(spec, peer, _TAG) for spec in specs]
         self.carried += len(requests)
@@ -122,7 +148,7 @@ class Progress:
             value = 0
             with mpi.lock:
                 while flying and self._mpi.Request.Testall(flying[0][0]):
-                    value = flying.popleft()[1]
+                    value = flying.popleft()[1].value
             if value:
                 self.hub.done(queue, value)
                 moved = True
