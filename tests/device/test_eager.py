@@ -8,7 +8,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 
 import vkpar
 from vkpar import DeviceLostError, InvalidUsageError, OutOfMemoryError, VulkanError, env
+from vkpar.comm.rig.rig import Rig
 from vkpar.vulkan import api
 from vkpar.vulkan.queue import Queue
 from vkpar.vulkan.stream import Stream, StreamStats
@@ -616,7 +619,7 @@ def test_memory_that_was_lent_serves_no_other_array(fresh: vkpar.Device) -> None
     del dropped
     made()
     assert len(seen) == 2, "what was dropped serves the next array"
-    fresh.logical.lend()
+    fresh.logical.lend("somebody")
     lent = set(seen)
     seen.clear()
     for _ in range(20):
@@ -625,6 +628,15 @@ def test_memory_that_was_lent_serves_no_other_array(fresh: vkpar.Device) -> None
     assert np.array_equal(kept.numpy(), np.arange(count))
     assert np.array_equal(made().numpy(), np.arange(count))
     logical = fresh.logical
-    logical.lends = False  # those to whom it was lent are done
+    logical.borrowers.discard("somebody")  # who is done with it
     fresh.close()
     assert not logical.quarantined
+
+
+def test_what_one_communicator_lent_stays_so_where_another_one_ends(fresh: vkpar.Device) -> None:
+    one, other = (SimpleNamespace(progress=Mock(), devices=[fresh.logical]) for _ in range(2))
+    fresh.logical.lend(one.progress)
+    Rig._part(cast(Any, other))
+    assert fresh.logical.borrowers == {one.progress}
+    Rig._part(cast(Any, one))
+    assert not fresh.logical.borrowers

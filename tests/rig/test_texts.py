@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +26,7 @@ from vkpar.parallel import spec_of
 from vkpar.parallel.models import Generation, Llama, Sampling, Text, Texts, open_model, prompts, texts, tiny
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.prompts import through_all
+from vkpar.parallel.models.sampling import History
 from vkpar.parallel.plan.placing import place
 
 SMALL = replace(tiny.SIZES, vocabulary=128)
@@ -391,6 +393,36 @@ def test_texts_that_join_between_steps_that_are_under_way(rig: Any, one: int, ca
             several.step()
         assert [first.tokens, second.tokens, third.tokens] == [alone(one, "llama", number) for number in (7, 0, 2)]
         assert logits[first.sequence].argmax() == first.tokens[7], "the row of the latest step went with the text"
+
+
+def test_steps_that_fail_are_made_again(rig: Any, one: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the step is captured; between its launches; and while their tokens are waited for."""
+
+    def fail(several: Texts, place: type, name: str, before: int = 0) -> None:
+        """Make steps, of which all calls but so many of a method fail."""
+        method, calls = getattr(place, name), itertools.count()
+
+        def call(*given: Any, **words: Any) -> Any:
+            if next(calls) >= before:
+                raise MemoryError(name)
+            return method(*given, **words)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, call)
+            with pytest.raises(MemoryError, match=name):
+                list(several.steps())
+
+    with model_of(rig("LS", wire="f32"), "llama", "tensor", (1, 1), 3) as model, Texts(model) as several:
+        made = [several.join(PROMPTS[0], STEPS)]
+        fail(several, History, "note")
+        made.append(several.join(PROMPTS[7], STEPS))
+        fail(several, Graph, "launch", 2)
+        several.step()
+        fail(several, History, "read")
+        made.append(several.join(PROMPTS[2], STEPS))
+        while several.joined:
+            several.step()
+        assert [text.tokens for text in made] == [alone(one, "llama", number) for number in (0, 7, 2)]
 
 
 def test_warm_up(rig: Any, one: int, captures: list[object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,22 @@ def test_what_was_claimed_before_a_refusal_is_let_go(monkeypatch: pytest.MonkeyP
         assert other() == "another process carries slots between cards, of which b is one"
 
 
+def test_a_process_that_was_forked_meanwhile_keeps_no_card() -> None:
+    read, write = os.pipe()
+    with claimed("a"):
+        child = os.fork()
+        if child == 0:
+            os.read(read, 1)
+            os._exit(0)
+    try:
+        assert other() == "claimed"
+    finally:
+        os.write(write, b"x")
+        os.waitpid(child, 0)
+        os.close(read)
+        os.close(write)
+
+
 def test_children_of_the_self_test_have_their_parents_cards() -> None:
     with claimed("a", "b"):
         assert other(inherits=True) == "claimed"
@@ -78,3 +95,13 @@ def test_a_folder_that_takes_no_file_is_no_refusal(folder: Path, caplog: pytest.
     with caplog.at_level("INFO", "vkpar"), claimed("a"):
         assert "other processes may use the streams of card a" in caplog.text
     assert not (folder / "elsewhere").exists()
+
+
+def test_any_user_may_open_the_file_and_nobody_waits_at_a_pipe(folder: Path) -> None:
+    os.mkfifo(folder / "vkpar-b.lock")
+    before = os.umask(0o077)
+    try:
+        with claimed("a", "b"):
+            assert (folder / "vkpar-a.lock").stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)

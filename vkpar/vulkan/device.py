@@ -62,7 +62,7 @@ class LogicalDevice:
         ledger: what failed collectives have spoiled of its memory.
         keepers: who keeps memory for later, held weakly: they are asked for it before an allocation fails.
         users: what the device must outlive, until that is freed: rigs, and graphs' recordings.
-        lends: somebody who cannot be stopped may still use memory of its arrays, see :meth:`lend`.
+        borrowers: who cannot be stopped and may still use memory of its arrays, see :meth:`lend`.
     """
 
     def __init__(self, info: DeviceInfo, own: Callable[[LogicalDevice], None] | None = None) -> None:
@@ -76,7 +76,7 @@ class LogicalDevice:
         self.recycler: Recycler | Divided = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
         self._closing = threading.RLock()
         self._is_open = self._drained = self._freed = False
-        self.lends = False
+        self.borrowers: set[object] = set()
         self._lent: list[Any] = []
         self.quarantined = False
         self._watched = instance.get() if instance.validating() else None
@@ -296,12 +296,12 @@ class LogicalDevice:
         if os.getpid() == self._process:
             self._shut()
 
-    def lend(self) -> None:
-        """Have the memory of all arrays so far, dropped ones too, serve no other array: it is used by others for good.
+    def lend(self, borrower: object) -> None:
+        """Have the memory of all arrays so far, dropped ones too, serve no other array for good: somebody may use it.
 
-        A device that :attr:`lends` when it is closed is left alone.
+        A device that has :attr:`borrowers` when it is closed is left alone; one that is done is taken from these.
         """
-        self.lends = True
+        self.borrowers.add(borrower)
         held = self.recycler
         before = held.rest if isinstance(held, Divided) else held
         fresh = Recycler(self.info.heaps[memtypes.heap_of(self.info, memtypes.DEVICE)].nbytes, before=before)
@@ -353,7 +353,7 @@ class LogicalDevice:
             self.quarantine()
             return
         self._drained = True
-        if self.lends:
+        if self.borrowers:
             self.quarantine("lends memory to others for good")
             return
         self.staging.close()

@@ -151,7 +151,7 @@ class Rig:
             self.arena.memory.forget()
             return
         for device in self.devices:
-            device.lends = False
+            device.borrowers.discard(self.progress)
 
     def _close_arena(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Free the arena, and tell the other processes: what keeps the rig from being opened, or that it is closed."""
@@ -359,7 +359,7 @@ class Rig:
         if self.progress is not None:
             self.progress.hub.halt()
             for device in self.devices if self.progress.uses_arrays else ():
-                device.lend()
+                device.lend(self.progress)
         if self.world is not None:  # soon: others are about to blame this process
             self.world.fail(cause)
         self.group.abort()

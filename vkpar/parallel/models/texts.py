@@ -85,12 +85,12 @@ class _Together:
         comm, here = self._model.comm, self._model._here
         with capture(comm.devices, comm=comm if comm.nranks > 1 else None) as step:
             number = there(rig.by_rank(comm, list(step.param("number"))), here)
-            self._logits = self._model._of_rows(self.tokens, self.positions)
+            logits = self._model._of_rows(self.tokens, self.positions)
             self.history.note(number, there(self.tokens, here))
             for rank in comm.local_ranks:
                 places = there(self.positions, rank)
                 ops.add(places, there(self.going, rank), out=places)
-        self.graph = step
+        self.graph, self._logits = step, logits
         self._model._stack.callback(step.close)
 
 
@@ -329,7 +329,7 @@ class Texts(Closable, Unpickled):
             step.write(step.going, {text.sequence: 1 for text in texts})
         if changed or not all(text.sampling.greedy for text in texts):
             step.write(step.tokens, {text.sequence: text.tokens[-1] for text in texts})
-        self._changed = False
+        self._changed, self._ahead = False, count  # until the tokens are given: a launch may fail, or the wait for it
         for text in texts:
             self._model._cache.make_room(text.sequence, text.position, count)
         step.launch(count)

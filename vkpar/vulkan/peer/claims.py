@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import tempfile
@@ -49,13 +50,12 @@ def _release(uuid: str) -> None:
         if count > 1:
             _holds[uuid] = count - 1, file
         elif file >= 0:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too
             os.close(file)
 
 
 def _locked(uuid: str) -> int:
-    """Return the card's file, locked until it is closed; -1 where there can be none."""
-    import fcntl  # of Linux, which alone has the transport
-
+    """Return the card's file, locked; -1 where there can be none."""
     try:
         file = _opened(Path(tempfile.gettempdir(), f"vkpar-{uuid}.lock"))
     except OSError as error:
@@ -70,9 +70,11 @@ def _locked(uuid: str) -> int:
 
 
 def _opened(path: Path) -> int:
-    """Open a file that any user may have made, and nobody writes to."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    """Open a file that any user may have made, all may open, and nobody writes to."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # none waits at a pipe of that name
     try:
-        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+        file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
         return os.open(path, flags)
+    os.fchmod(file, 0o644)  # whatever the umask
+    return file
