@@ -75,6 +75,20 @@ def test_statistics(device: vkpar.Device, rng: np.random.Generator, dtype: str) 
             assert (np.abs(got - want) <= (d + 40) * U * (1 + np.abs(want))).all()
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float32"])
+def test_counts_are_uint32(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    """Those that go to an array of theirs, too, whose elements may lie apart."""
+    a = rng.integers(0, 2, (40, 70)).astype(dtype)
+    for x, host in ((device.array(a), a), (device.array(a).T, a.T)):
+        for axis in (None, 0, 1):
+            want, found = np.count_nonzero(host, axis), vkpar.count_nonzero(x, axis)
+            for out in (device.zeros(found.shape, "uint32"), device.zeros((*found.shape, 3), "uint32")[..., 1]):
+                assert vkpar.count_nonzero(x, axis, out=out) is out
+                np.testing.assert_array_equal(out.numpy(), want)
+            np.testing.assert_array_equal(found.numpy(), want)
+            assert found.dtype == "uint32"
+
+
 def test_statistics_of_odd_values(device: vkpar.Device) -> None:
     nan, inf = np.nan, np.inf
     a = device.array(np.float32([[1, 2, nan], [1000, 1000, -1000], [-inf, -inf, -inf], [inf, 1, 2], [0, 0, 0]]))

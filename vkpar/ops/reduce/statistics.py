@@ -191,7 +191,9 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
     _, shape = _checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
     if not a.size:
         return _landed(full(a.device, shape, 0, "uint32"), out, dtypes.uint32)
-    return total(a if a.dtype == _BOOL else not_equal(a, 0), axis, keepdims, out=out)
+    truths = a if a.dtype == _BOOL else not_equal(a, 0)
+    found = total(truths, axis, keepdims, out=None if out is None else out.view("int32"))  # bits of uint32 as well
+    return found.view("uint32") if out is None else out
 
 
 def _of_truth(
