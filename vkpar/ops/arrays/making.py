@@ -28,7 +28,7 @@ from vkpar.ops.elementwise.run import COMPUTED, launch
 from vkpar.ops.elementwise.run import move as copy_bits
 from vkpar.ops.elementwise.shipped import SHIPPED
 from vkpar.ops.elementwise.table import BUILTINS, kind_of
-from vkpar.ops.elementwise.ways import Meaning
+from vkpar.ops.elementwise.ways import Dispatch, Meaning
 from vkpar.text import shown
 
 if TYPE_CHECKING:
@@ -62,6 +62,19 @@ def fill(a: Array, value: Any) -> None:
     if a.size:
         a.renew()
         launch(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], key=key)
+
+
+def fill_in(call: Call, a: Array, value: float) -> None:
+    """Set every element of an array of a call, of a type of floats, to ``value``."""
+    name = a.dtype.name
+    kind = kind_of(BUILTINS["fill"], (name,))
+    assert kind is not None
+    made = Dispatch.of(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], 0)
+    if made is None or made.aside(0, a) is not None:
+        call.forget()
+        fill(a, value)
+    else:
+        made.run(None, [value], call)
 
 
 def _whole(value: Any, dtype: DType) -> Any:
