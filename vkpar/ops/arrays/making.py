@@ -129,7 +129,8 @@ def packed(source: Array) -> Array:
         if plan.run((source, made), b""):
             return made
     made = source.copy()
-    plan = plans.known.get((SHIPPED["move"].key, form, form_of(made)))
+    target = form_of(made)
+    plan = plans.known.get((SHIPPED["move"].key, form, target)) or plans.known.get(("region", form, target))
     if plan is not None:
         plans.keep(key, plan)
     return made
