@@ -273,7 +273,7 @@ def warm_calls(device: Any) -> list[Measure]:
         "take along axis 1": (lambda: vkpar.take(x, indices, axis=1), 45),
         "concatenate": (lambda: vkpar.concatenate([x, x]), 45),
         "sum of int64": (lambda: vkpar.sum(whole), 50),
-        "contiguous windows": (windows.contiguous, 45),
+        "contiguous windows": (windows.contiguous, 20),
         "conv2d": (lambda: vkpar.conv2d(image, small, padding=1), 100),
     }
     return [Measure(f"calls: {name}", walk(each).calls, most) for name, (each, most) in calls.items()]
