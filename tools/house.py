@@ -262,6 +262,8 @@ def warm_calls(device: Any) -> list[Measure]:
     many, indices = device.zeros((40, 64)), device.array(np.array([0, 3], np.int32))
     out = device.empty((4, 64))
     normed = vkpar.Normed(x, weight)
+    whole, image, small = device.zeros(1 << 12, "int64"), device.zeros((2, 4, 16, 16)), device.zeros((4, 4, 3, 3))
+    windows = image.strided((2, 4, 3, 3, 14, 14), (1024, 256, 16, 1, 16, 1))
     calls: dict[str, tuple[Callable[[], object], int]] = {
         "matmul": (lambda: vkpar.matmul(x, square, out=out), 4),
         "matmul with swiglu": (lambda: vkpar.matmul(x, square, transpose_b=True, activation="swiglu"), 45),
@@ -270,6 +272,9 @@ def warm_calls(device: Any) -> list[Measure]:
         "softmax along axis 0": (lambda: vkpar.softmax(x, axis=0), 45),
         "take along axis 1": (lambda: vkpar.take(x, indices, axis=1), 45),
         "concatenate": (lambda: vkpar.concatenate([x, x]), 45),
+        "sum of int64": (lambda: vkpar.sum(whole), 50),
+        "contiguous windows": (windows.contiguous, 20),
+        "conv2d": (lambda: vkpar.conv2d(image, small, padding=1), 100),
     }
     return [Measure(f"calls: {name}", walk(each).calls, most) for name, (each, most) in calls.items()]
 

@@ -6,11 +6,13 @@ test_pooling.py (strides, padding, groups).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import vkpar
-from vkpar import InvalidUsageError
+from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.testing import U
 
 pytestmark = pytest.mark.device
@@ -70,6 +72,39 @@ def test_convolutions(device: vkpar.Device, rng: np.random.Generator) -> None:
     assert got.dtype == "float16"
     want = np.einsum("nchwij,ocij->nohw", windows(x, (3, 3), (1, 1), (1, 1), 0), w.astype(np.float64))
     np.testing.assert_array_equal(got.numpy(), want)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolutions_that_come_again(device: vkpar.Device, rng: np.random.Generator, dtype: str, groups: int) -> None:
+    """By what the first one kept: other images and weights, views of them, into a given result, in a graph."""
+
+    def drawn(*shape: int) -> np.ndarray[Any, Any]:
+        return rng.integers(-3, 4, shape).astype(dtype)
+
+    def wanted(x: np.ndarray[Any, Any], w: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        pairs = zip(np.split(windows(x, (3, 2), (2, 1), (1, 2), 0), groups, 1), np.split(w, groups), strict=True)
+        return np.concatenate([np.einsum("nchwij,ocij->nohw", part, each) for part, each in pairs], 1)
+
+    how: Any = {"stride": (2, 1), "padding": (1, 2), "groups": groups}
+    a, v = device.empty((2, 4, 7, 5), dtype), device.empty((6, 4 // groups, 3, 2), dtype)
+    with vkpar.capture(device) as graph:
+        made = vkpar.conv2d(a, v, **how)
+    for _ in range(3):
+        x, w = drawn(2, 4, 7, 5), drawn(6, 4 // groups, 3, 2)
+        a.write(x)
+        v.write(w)
+        graph.launch().wait()
+        out = device.empty(made.shape, dtype)
+        vkpar.conv2d(device.array(x), device.array(w), out=out, **how)
+        turned = device.array(np.ascontiguousarray(x[:, :, ::-1].transpose(0, 2, 3, 1)))
+        view = vkpar.conv2d(turned.transpose(0, 3, 1, 2)[:, :, ::-1], device.array(w), **how)
+        for found in (made, out, view, vkpar.conv2d(a, v, **how)):
+            np.testing.assert_array_equal(found.numpy(), wanted(x, w))
+    graph.close()
+    assert vkpar.conv2d(device.empty((0, 4, 7, 5), dtype), v, **how).shape == (0, *made.shape[1:])
+    with pytest.raises(UnsupportedError, match="conv2d"):
+        vkpar.conv2d(vkpar.cast(a, "int32"), v, **how)
 
 
 def test_pooling(device: vkpar.Device, rng: np.random.Generator) -> None:

@@ -1,4 +1,4 @@
-"""Views of long rows, which CPU drivers copy row by row with their own copies: what NumPy's assignments give."""
+"""Copies of views: of long rows by CPU drivers' own copies, of many axes by a kept dispatch; as NumPy assigns."""
 
 from __future__ import annotations
 
@@ -90,3 +90,57 @@ def test_more_rows_than_go_at_once_and_graphs(device: vkpar.Device) -> None:
         host = host[::-1].copy()
         a.write(host)
     graph.close()
+
+
+# ---- views of many axes: one dispatch, kept ----
+
+SIX = ((2, 3, 3, 3, 7, 7), (3 * 81, 81, 9, 1, 9, 1))  # windows of 3 x 3 of images of 9 x 9
+
+
+def windows_of(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3)).transpose(0, 1, 4, 5, 2, 3)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
+def test_windows_are_copied_by_a_kept_dispatch(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    """The second copy of a form, from other memory and to other memory, is as right as the first."""
+    for turn in range(3):
+        x = rng.integers(0, 100, (2, 3, 9, 9)).astype(dtype)
+        held = device.empty(x.size + 64, dtype)
+        a = held[64:].reshape(x.shape) if turn % 2 else device.empty(x.shape, dtype)
+        a.write(x)
+        np.testing.assert_array_equal(a.strided(*SIX).copy().numpy(), windows_of(x))
+        target = device.zeros((2, 3, 5, 9, 9, 4), dtype)
+        part = rng.integers(0, 100, (2, 3, 3, 7, 7, 2)).astype(dtype)
+        target[:, :, 1:-1, 1:-1, 1:-1, ::2].copy_from(device.array(part))
+        expected = np.zeros(target.shape, dtype)
+        expected[:, :, 1:-1, 1:-1, 1:-1, ::2] = part
+        np.testing.assert_array_equal(target.numpy(), expected)
+
+
+def test_windows_in_graphs_and_within_calls(device: vkpar.Device, rng: np.random.Generator) -> None:
+    x = [rng.standard_normal((2, 3, 9, 9)).astype(np.float32) for _ in range(2)]
+    a = device.array(x[0])
+    with vkpar.capture(device) as graph:
+        made = a.strided(*SIX).copy()
+        top = vkpar.max(a.strided(*SIX), axis=5)
+    assert graph.stats().operations == 3  # a copy, and one before the extremes
+    for values in x:
+        a.write(values)
+        graph.launch().wait()
+        np.testing.assert_array_equal(made.numpy(), windows_of(values))
+        np.testing.assert_array_equal(top.numpy(), windows_of(values).max(5))
+        np.testing.assert_array_equal(vkpar.max(a.strided(*SIX), axis=5).numpy(), windows_of(values).max(5))
+    graph.close()
+
+
+def test_copies_of_many_axes_within_an_array(device: vkpar.Device, rng: np.random.Generator) -> None:
+    """As NumPy has it: what is read is what was there before."""
+    x = rng.integers(0, 100, (2, 3, 2, 3, 2, 8)).astype(np.int32)
+    for _ in range(2):
+        a, expected = device.array(x), x.copy()
+        a[:, :, :, 1:, :, 1:].copy_from(a[:, :, :, :-1, :, :-1])
+        expected[:, :, :, 1:, :, 1:] = x[:, :, :, :-1, :, :-1]
+        np.testing.assert_array_equal(a.numpy(), expected)
+        turned = a[:, ::-1, :, ::-1, :, ::-2]
+        np.testing.assert_array_equal(turned.copy().numpy(), expected[:, ::-1, :, ::-1, :, ::-2])

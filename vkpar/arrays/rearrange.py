@@ -20,6 +20,7 @@ from vkpar.vulkan.memory.pool import round_up
 if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
     from vkpar.vulkan.memory.subbuffers import SubBuffers
+    from vkpar.vulkan.pipelines.kernel import Pipeline
 
 _MANY: Final = 64  # parts, from which on it pays to move a view in halves, and each twice
 
@@ -45,6 +46,15 @@ class _Part(NamedTuple):
     at: int
 
 
+class Sent(NamedTuple):
+    """A dispatch: its kernel, what that sees of the view and of the packed elements, push constants, work-groups."""
+
+    pipeline: Pipeline
+    ranges: list[BufferRange]
+    push: bytes
+    groups: tuple[int, int, int]
+
+
 def gather(view: Viewable, packed: Viewable) -> None:
     """Copy a view to ``packed``, contiguous and of as many elements of the same size, which shares no memory with it.
 
@@ -56,6 +66,11 @@ def gather(view: Viewable, packed: Viewable) -> None:
 def scatter(packed: Viewable, view: Viewable) -> None:
     """Copy ``packed``, as of :func:`gather`, to a view that shows no element twice."""
     _rearrange(view, packed, "region_unpack")
+
+
+def alone(view: Viewable, packed: Viewable, kernel: str) -> Sent | None:
+    """Return the one dispatch that copies between a view and ``packed``; None where it takes several, or more."""
+    return _Move(view, packed, kernel).alone()
 
 
 def copy_rows(source: Viewable, target: Viewable) -> bool:
@@ -154,6 +169,13 @@ class _Move:
         axis = reach.index(max(reach))
         return axis if math.prod(shape[:axis]) > _MANY else None
 
+    def alone(self) -> Sent | None:
+        """Return the dispatch that moves everything where it lies; None where there is no such."""
+        start, nbytes = self._packed.byte_offset, math.prod(self._whole.counts) * self._unit
+        if not (self._fits(self._whole) and self._is_direct(start, nbytes)):
+            return None
+        return self._sent(self._whole, self._packed.storage.memory, start)
+
     def run(self) -> None:
         """Move all parts."""
         for part in _parts(self._whole, self._fits):
@@ -201,6 +223,10 @@ class _Move:
 
     def _dispatch(self, part: _Part, packed: SubBuffers, start: int) -> None:
         """Move one part from or to byte ``start`` of ``packed``."""
+        sent = self._sent(part, packed, start)
+        self._logical.dispatch("copy", sent.pipeline, sent.ranges, sent.push, sent.groups)
+
+    def _sent(self, part: _Part, packed: SubBuffers, start: int) -> Sent:
         count = math.prod(part.counts)
         window, begin = self._window(self._memory, *self._span(part))
         words, cell = self._window(packed, start, start + count * self._unit)
@@ -210,7 +236,7 @@ class _Move:
         pipeline, push, groups = dispatch_of(
             self._logical, self._kernel, self._unit, region, len(part.counts), pushes=pushes
         )
-        self._logical.dispatch("copy", pipeline, [window, words], push, groups)
+        return Sent(pipeline, [window, words], push, groups)
 
 
 def _parts(part: _Part, fits: Callable[[_Part], bool]) -> Iterator[_Part]:

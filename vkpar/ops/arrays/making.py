@@ -15,17 +15,20 @@ from vkpar.arrays.array import Array, check_same_device
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.forms import form_of
 from vkpar.arrays.operators import operations
+from vkpar.arrays.rearrange import alone
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call.checks import LARGEST, NARROW, NUMBERS, holds
+from vkpar.ops.call.plan import bindings_of
+from vkpar.ops.call.plan import make as make_plan
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
 from vkpar.ops.elementwise.run import COMPUTED, launch
 from vkpar.ops.elementwise.run import move as copy_bits
 from vkpar.ops.elementwise.shipped import SHIPPED
 from vkpar.ops.elementwise.table import BUILTINS, kind_of
-from vkpar.ops.elementwise.ways import Meaning
+from vkpar.ops.elementwise.ways import Dispatch, Meaning
 from vkpar.text import shown
 
 if TYPE_CHECKING:
@@ -59,6 +62,19 @@ def fill(a: Array, value: Any) -> None:
     if a.size:
         a.renew()
         launch(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], key=key)
+
+
+def fill_in(call: Call, a: Array, value: float) -> None:
+    """Set every element of an array of a call, of a type of floats, to ``value``."""
+    name = a.dtype.name
+    kind = kind_of(BUILTINS["fill"], (name,))
+    assert kind is not None
+    made = Dispatch.of(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], 0)
+    if made is None or made.aside(0, a) is not None:
+        call.forget()
+        fill(a, value)
+    else:
+        made.run(None, [value], call)
 
 
 def _whole(value: Any, dtype: DType) -> Any:
@@ -113,23 +129,51 @@ def packed(source: Array) -> Array:
         if plan.run((source, made), b""):
             return made
     made = source.copy()
-    plan = plans.known.get((SHIPPED["move"].key, form, form_of(made)))
+    target = form_of(made)
+    plan = plans.known.get((SHIPPED["move"].key, form, target)) or plans.known.get(("region", form, target))
     if plan is not None:
         plans.keep(key, plan)
     return made
 
 
 def move(source: Array, target: Array, call: Call | None = None) -> bool:
-    """Copy views of elements of up to 4 bytes; False, and nothing done, where another way has to be gone.
+    """Copy views by one dispatch; False, and nothing done, where another way has to be gone.
 
     Args:
         source: what is copied.
         target: of the same shape, in other memory.
         call: of which the copy is a part, and which has both.
     """
-    if target.dtype.itemsize > 4 or source.shape != target.shape:
+    if source.shape != target.shape:
         return False
-    return copy_bits(SHIPPED["move"], BUILTINS["move"].kinds[0], source, target, call)
+    key = ("region", form_of(source), form_of(target))
+    plan: Plan | None = None if call is not None else target.device.plans.known.get(key)
+    if plan is not None and plan.run((source, target) if target.steps is None else (target, source), b""):
+        return True
+    small = target.dtype.itemsize <= 4
+    if small and copy_bits(SHIPPED["move"], BUILTINS["move"].kinds[0], source, target, call):
+        return True
+    return not overlaps(source, target) and _by_region(key, source, target, call)
+
+
+def _by_region(key: tuple[object, ...], source: Array, target: Array, call: Call | None) -> bool:
+    """Copy a view of any strides to elements that lie side by side, or these to a view, as :func:`move` does."""
+    gathers, device = target.steps is None, target.device
+    view, packed, kernel = (source, target, "region_pack") if gathers else (target, source, "region_unpack")
+    if packed.steps is not None:
+        return False
+    sent = alone(view, packed, kernel)
+    if sent is None:
+        return False
+    bindings = bindings_of(sent.pipeline, (view, packed), sent.ranges)
+    device.logical.dispatch("copy", sent.pipeline, sent.ranges, sent.push, sent.groups, 0, bindings)
+    if call is not None:
+        call.note(sent.pipeline, (view, packed), sent.ranges, bindings, sent.groups, sent.push)
+        return True
+    plan = make_plan(device, "copy", sent.pipeline, (view, packed), bindings, sent.groups, sent.push)
+    if plan is not None:
+        device.plans.keep(key, plan)
+    return True
 
 
 def full(device: Device, shape: int | Sequence[int], value: float, dtype: object = "float32") -> Array:

@@ -165,18 +165,25 @@ def _by_bits(a: Array, target: DType, out: Array | None, *, odd: bool = False) -
     if source.byte_offset % 4:
         call.forget()
         source = source.copy()
-    direct = made.is_contiguous and made.byte_offset % 4 == 0
-    direct = direct and (made.nbytes % 4 == 0 or made.byte_offset + made.nbytes == made.storage.nbytes)
-    result = call.results[0] if direct else call.temporary(made.shape, target)
-    places = [binding(array) for array in (source, result)]
-    if places[0] is None or places[1] is None:
-        raise UnsupportedError(f"cast: a kernel of {a.device} cannot see {a.nbytes} bytes at once; take parts of it")
-    (seen, first), (put, to) = places[0], places[1]
-    size, made_size = source.dtype.itemsize, target.itemsize
-    told = abi.Narrow(a.size, first * size // 4, to * made_size // 4)
-    kinds = (_KINDS[source.dtype.numpy.kind], _ODD if odd else _KINDS[target.numpy.kind])
-    constants = abi.NarrowConstants(8 * size, 8 * made_size, *kinds)
-    call.dispatch("narrow", (source, result), (seen, put), pack(told), -(-a.size // 1024), constants)
-    landing.land(call, result, call.results[0])
+    convert_in(call, source, call.results[0], odd=odd)
     call.keep()
     return made
+
+
+def convert_in(call: Call, source: Array, made: Array, *, odd: bool = False) -> None:
+    """Convert an array of a call, whose elements lie side by side from a word on, to another one's type, by bits."""
+    target = made.dtype
+    direct = made.is_contiguous and made.byte_offset % 4 == 0
+    direct = direct and (made.nbytes % 4 == 0 or made.byte_offset + made.nbytes == made.storage.nbytes)
+    result = made if direct else call.temporary(made.shape, target)
+    places = [binding(array) for array in (source, result)]
+    if places[0] is None or places[1] is None:
+        device, nbytes = source.device, source.nbytes
+        raise UnsupportedError(f"cast: a kernel of {device} cannot see {nbytes} bytes at once; take parts of it")
+    (seen, first), (put, to) = places[0], places[1]
+    size, made_size = source.dtype.itemsize, target.itemsize
+    told = abi.Narrow(source.size, first * size // 4, to * made_size // 4)
+    kinds = (_KINDS[source.dtype.numpy.kind], _ODD if odd else _KINDS[target.numpy.kind])
+    constants = abi.NarrowConstants(8 * size, 8 * made_size, *kinds)
+    call.dispatch("narrow", (source, result), (seen, put), pack(told), -(-source.size // 1024), constants)
+    landing.land(call, result, made)

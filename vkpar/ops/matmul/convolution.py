@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.arrays.join import concatenate
+from vkpar.ops.arrays.making import fill, fill_in
 from vkpar.ops.arrays.recipes import landed, pad
-from vkpar.ops.call.checks import check_arrays
+from vkpar.ops.call import landing
+from vkpar.ops.call.call import Call, key_of, repeat
+from vkpar.ops.call.checks import check_arrays, check_float
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.functions import maximum, multiply
-from vkpar.ops.matmul.matmul import matmul
+from vkpar.ops.matmul import ways
+from vkpar.ops.matmul.request import Request
+from vkpar.ops.tiles.epilogue import Epilogue, Fold
 
 Pair = int | tuple[int, int]
 
@@ -62,16 +68,13 @@ def conv2d(
     channels, made_channels = x.shape[1] // groups, weight.shape[0]
     if x.shape[1] % groups or weight.shape[1] != channels or (bias is not None and bias.shape != (made_channels,)):
         raise InvalidUsageError(f"conv2d: images {x.shape} and weights {weight.shape} do not fit, of {groups} groups")
-    windows = _windows("conv2d", x, weight.shape[2:], stride, padding, 0)
-    images, _, height, width = windows.shape[:4]
-    columns = windows.transpose((0, 1, 4, 5, 2, 3))
+    layout = _layout("conv2d", x.shape[2:], weight.shape[2:], stride, padding)
     part, parts = made_channels // groups, []
     for group in range(groups):
-        seen = columns[:, group * channels : (group + 1) * channels]
-        rows = weight[group * part : (group + 1) * part].reshape(part, -1)
-        parts.append(matmul(rows, seen.reshape((images, rows.shape[1], height * width))))
+        seen = x if groups == 1 else x[:, group * channels : (group + 1) * channels]
+        rows = weight if groups == 1 else weight[group * part : (group + 1) * part]
+        parts.append(_correlated(seen, rows, layout))
     made = parts[0] if groups == 1 else concatenate(parts, 1)
-    made = made.reshape((images, made_channels, height, width))
     if bias is not None:
         made = add(made, bias.reshape((made_channels, 1, 1)))
     return made if out is None else landed("conv2d", made, out, x, weight)
@@ -144,20 +147,86 @@ def _pooled(
     return made if out is None else landed(name, made, out, x)
 
 
-def _windows(name: str, x: Array, size: tuple[int, ...], stride: Pair, padding: Pair, beyond: Any) -> Array:
-    """Return a view (images, channels, down, right, height, width) of windows of padded images."""
+def _correlated(x: Array, weight: Array, layout: _Layout) -> Array:
+    """Return the correlation of images with small ones of as many channels: all of it is one kept call."""
+    options = ("conv2d", (x, weight), (None,), layout)
+    done = repeat(*options)
+    if done is not None:
+        return done[0]
+    check_float("conv2d", x.dtype, weight.dtype)
+    (images, channels), part = x.shape[:2], weight.shape[0]
+    made = x.device.empty((images, part, *layout.counts), dtypes.result_type(x.dtype, weight.dtype))
+    if not made.size or not weight.size:
+        fill(made, 0)
+        return made
+    call = Call("conv2d", key_of(*options), (x, weight), (made,))
+    seen, rows, result = *call.operands, call.results[0]
+    if any(layout.edge):
+        down, right = layout.edge
+        seen = call.temporary((images, channels, *layout.padded), x.dtype)
+        fill_in(call, seen, 0)
+        inner = seen[:, :, down : down + x.shape[2], right : right + x.shape[3]]
+        landing.move(call, call.operands[0], call.view(seen, inner))
+    windows = layout.of(seen).transpose((0, 1, 4, 5, 2, 3))
+    columns = call.temporary(windows.shape, x.dtype)
+    landing.move(call, call.view(seen, windows), columns)
+    rows, steps = landing.packed(call, rows), weight.size // part
+    request = Request(
+        call.view(rows, rows.reshape(part, steps)),
+        call.view(columns, columns.reshape(images, steps, -1)),
+        call.view(result, result.reshape(images, part, -1)),
+        Epilogue(),
+        Fold(),
+        transpose_a=False,
+        transpose_b=False,
+    )
+    ways.record(call, request)
+    call.keep()
+    return made
+
+
+class _Layout(NamedTuple):
+    """Where windows of images lie.
+
+    Attributes:
+        size: of a window, downwards and to the right, as all of these.
+        steps: from one window to the next.
+        edge: what is put around the images.
+        padded: size of the images with that.
+        counts: of windows.
+    """
+
+    size: tuple[int, ...]
+    steps: tuple[int, int]
+    edge: tuple[int, int]
+    padded: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    def of(self, x: Array) -> Array:
+        """Return a view (images, channels, down, right, height, width) of windows of padded images."""
+        strides = x.strides
+        apart = [stride * step for stride, step in zip(strides[2:], self.steps, strict=True)]
+        return x.strided((*x.shape[:2], *self.counts, *self.size), (*strides[:2], *apart, *strides[2:]))
+
+
+def _layout(name: str, images: tuple[int, ...], size: tuple[int, ...], stride: Pair, padding: Pair) -> _Layout:
     steps, edge = _pair(name, "stride", stride), _pair(name, "padding", padding)
     if min(edge) < 0 or min(steps) < 1:
         raise InvalidUsageError(f"{name}: a stride of {steps}, a padding of {edge}")
-    if any(edge):
-        x = pad(x, ((0, 0), (0, 0), *((each, each) for each in edge)), constant_values=beyond)
-    room = [whole - each for whole, each in zip(x.shape[2:], size, strict=True)]
+    padded = tuple(whole + 2 * each for whole, each in zip(images, edge, strict=True))
+    room = [whole - each for whole, each in zip(padded, size, strict=True)]
     if min(room) < 0 or min(size) < 1:
-        raise InvalidUsageError(f"{name}: windows {tuple(size)} of images {x.shape}, padding counted")
-    counts = [left // step + 1 for left, step in zip(room, steps, strict=True)]
-    strides = x.strides
-    apart = [stride * step for stride, step in zip(strides[2:], steps, strict=True)]
-    return x.strided((*x.shape[:2], *counts, *size), (*strides[:2], *apart, *strides[2:]))
+        raise InvalidUsageError(f"{name}: windows {tuple(size)} of images {padded}, padding counted")
+    counts = tuple(left // step + 1 for left, step in zip(room, steps, strict=True))
+    return _Layout(tuple(size), steps, edge, padded, counts)
+
+
+def _windows(name: str, x: Array, size: tuple[int, ...], stride: Pair, padding: Pair, beyond: Any) -> Array:
+    """Return the windows of images, which are padded with ``beyond``."""
+    layout = _layout(name, x.shape[2:], size, stride, padding)
+    if any(layout.edge):
+        x = pad(x, ((0, 0), (0, 0), *((each, each) for each in layout.edge)), constant_values=beyond)
+    return layout.of(x)
 
 
 def _pair(name: str, what: str, given: Pair) -> tuple[int, int]:

@@ -33,7 +33,7 @@ from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.call.windows import writable_in_place
 from vkpar.ops.call.work import floor_power
 from vkpar.ops.elementwise.add import add
-from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.cast import cast, convert_in
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import divide, equal, logical_or, multiply, not_equal
 from vkpar.ops.elementwise.shipped import check_long
@@ -202,11 +202,11 @@ def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, ou
             return found if out is None else landed(name, found, out, a)
     elif not kind.mean and a.size:
         axes = axes_of(name, a, axis)
-        found = _by_units(name, a, axes, keepdims)
+        found = _by_units(name, a, axis, axes, keepdims)
         if found is None and a.dtype == "bool" and kind.family == "extreme":
-            found = _by_words(name, a, axes, keepdims)
+            wide = _by_words(name, a, axes, keepdims)
+            found = None if wide is None else cast(wide, a.dtype)
     if found is not None:
-        found = found if kind.family == "sum" else cast(found, a.dtype)
         return found if out is None else landed(name, found, out, a)
     wide = cast(a, widened(a))
     if kind.family != "extreme":
@@ -257,21 +257,28 @@ def _by_parts(name: str, a: Array, axes: frozenset[int]) -> Array | None:
     return add(multiply(at, part), inside)
 
 
-def _by_units(name: str, a: Array, axes: frozenset[int], keepdims: bool) -> Array | None:
-    """Return a sum or extremes, in 32 bits, of elements of fewer bits as they are stored; None where they are not."""
-    options = (f"wide {name}", (a,), (None,), axes, keepdims)
+def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: bool) -> Array | None:
+    """Return a sum, in 32 bits, or extremes of elements of fewer bits, read as they are stored; None if they are not.
+
+    It is kept as the call without ``out``.
+    """
+    options = (name, (a,), (None,), axis, bool(keepdims))
     done = repeat(*options)
     if done is not None:
         return done[0]
     if not (units.reads_units(a.device) and a.is_contiguous):
         return None
-    made = a.device.empty(_shape(a, axes, keepdims), widened(a))
-    call = Call(name, key_of(*options), (a,), (made,))
-    found, left = units.reduced(call, name, call.operands[0], groups_of(a.shape, axes), call.results[0])
+    shape, wide = _shape(a, axes, keepdims), dtypes.resolve(widened(a))
+    made = a.device.empty(shape, wide if name == "sum" else a.dtype)
+    call = Call(name, key_of(*options) if isinstance(axis, int | tuple | None) else None, (a,), (made,))
+    target = call.results[0] if name == "sum" else call.temporary(shape, wide)
+    found, left = units.reduced(call, name, call.operands[0], groups_of(a.shape, axes), target)
     if found is call.operands[0]:
         return None
-    if found is not call.results[0]:
-        once.reduce(call, _KINDS[name], found, left, call.results[0])
+    if found is not target:
+        once.reduce(call, _KINDS[name], found, left, target)
+    if target is not call.results[0]:
+        convert_in(call, target, call.results[0])
     call.keep()
     return made
 

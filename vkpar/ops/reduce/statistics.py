@@ -12,6 +12,7 @@ from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
+from vkpar.ops.call.call import repeat
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
@@ -199,13 +200,16 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
 def _of_truth(
     name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, reduce: Callable[..., Array], nothing: bool
 ) -> Array:
+    done = repeat(reduce.__name__, (a,), (out,), axis, bool(keepdims)) if getattr(a, "dtype", None) == _BOOL else None
+    if done is not None:
+        return done[0]
     axes, shape = _checked(name, a, axis, keepdims, out, _BOOL)
     if not a.size:
         return _landed(full(a.device, shape, nothing, _BOOL), out, _BOOL)
     if not a.dtype.is_float and a.dtype != _BOOL:  # the extremes of unsigned numbers tell
         found = reduce(a.view(f"uint{8 * a.dtype.itemsize}"), axes, keepdims)
         return not_equal(found, 0, out=out)
-    return reduce(a if a.dtype == _BOOL else not_equal(a, 0), axes, keepdims, out=out)
+    return reduce(a if a.dtype == _BOOL else not_equal(a, 0), axis, keepdims, out=out)
 
 
 def _of_floats(
