@@ -633,6 +633,22 @@ def test_memory_that_was_lent_serves_no_other_array(fresh: vkpar.Device) -> None
     assert not logical.quarantined
 
 
+def test_lent_memory_of_a_graph_that_is_closed_serves_no_other_array(fresh: vkpar.Device) -> None:
+    a = fresh.ones(50_000)
+    with vkpar.capture([fresh]) as graph:
+        made = a + a
+        last = made * 2
+    lent = {array.memory.buffers[0].place for array in (made, last)}
+    graph.launch().wait()
+    fresh.logical.lend("somebody")
+    graph.close()
+    del made, last, graph
+    fresh.synchronize()
+    others = [fresh.zeros(50_000 + 64 * number) for number in range(40)]
+    assert not lent & {array.memory.buffers[0].place for array in others}
+    fresh.logical.borrowers.clear()
+
+
 def test_what_one_communicator_lent_stays_so_where_another_one_ends(fresh: vkpar.Device) -> None:
     one, other = (SimpleNamespace(progress=Mock(), devices=[fresh.logical]) for _ in range(2))
     fresh.logical.lend(one.progress)

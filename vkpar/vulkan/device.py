@@ -77,7 +77,6 @@ class LogicalDevice:
         self._closing = threading.RLock()
         self._is_open = self._drained = self._freed = False
         self.borrowers: set[object] = set()
-        self._lent: list[Any] = []
         self.quarantined = False
         self._watched = instance.get() if instance.validating() else None
         create.require(info)
@@ -309,7 +308,7 @@ class LogicalDevice:
             held.rest = fresh
         else:
             self.recycler = fresh
-        self._lent.append(self._reclaimer.keep())
+        self._reclaimer.keep()
 
     def outlive(self, close_dropped: Callable[[], None]) -> None:
         """Wait for the :attr:`users` that another thread is about to free, for as long as a device is waited for.

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.machine.physical import DeviceInfo
+from vkpar.vulkan.memory import pool
 from vkpar.vulkan.memory.buffer import Lease
 from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.recycle import Divided, Recycler
@@ -48,6 +49,7 @@ class Reclaimer:
         self._others: tuple[Callable[[], None], ...] = ()
         self._retired: deque[tuple[int, int, Lease]] = deque()  # with the timelines' values that they wait for
         self._reaping = threading.Lock()
+        self._border, self._kept = 0, list[Lease]()  # what blocks of lower serials have is kept
         self.keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
     def serve(self, allocator: Allocator, *others: Callable[[], None]) -> None:
@@ -56,14 +58,10 @@ class Reclaimer:
         with _opening:
             _opened.add(self)
 
-    def keep(self) -> list[Lease]:
-        """Return what was about to be given back, which is not from now on."""
+    def keep(self) -> None:
+        """Give nothing back from now on of the blocks that there are, whoever holds or drops it."""
         with self._reaping:
-            kept = [lease for _, _, lease in self._retired]
-            self._retired.clear()
-            while self._allocator.dropped:
-                kept.append(self._allocator.dropped.popleft())
-            return kept
+            self._border = pool.newer()
 
     def relief(self) -> Iterator[None]:
         """Free what can be spared, what costs least first; yield whenever an allocation may find room now.
@@ -126,7 +124,11 @@ class Reclaimer:
                 return
             compute, transfer = self._compute.timeline.value(), self._transfer.timeline.value()
             while self._retired and self._retired[0][0] <= compute and self._retired[0][1] <= transfer:
-                self._allocator.release(self._retired[0][2])
+                lease = self._retired[0][2]
+                if lease.piece.block.serial > self._border:
+                    self._allocator.release(lease)
+                else:
+                    self._kept.append(lease)
                 self._retired.popleft()
 
 

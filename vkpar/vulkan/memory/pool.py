@@ -60,6 +60,11 @@ def padded(nbytes: int) -> int:
     return round_up(max(nbytes, 1), ALIGNMENT)
 
 
+def newer() -> int:
+    """Return a number below the serials of the blocks that will be made, and above those of all others."""
+    return next(_serials)
+
+
 class Block:
     """A block of memory.
 
