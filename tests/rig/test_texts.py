@@ -395,6 +395,20 @@ def test_texts_that_join_between_steps_that_are_under_way(rig: Any, one: int, ca
         assert logits[first.sequence].argmax() == first.tokens[7], "the row of the latest step went with the text"
 
 
+def test_a_text_that_is_rewound_between_steps_that_are_under_way(rig: Any, one: int) -> None:
+    """What these have made of it is not given to it."""
+    with model_of(rig("LS", wire="f32"), "llama", "tensor", (1, 1), 2) as model, Texts(model) as several:
+        made = [several.join(PROMPTS[number], STEPS) for number in (7, 0)]
+        for taken, given in enumerate(several.steps(7), 1):
+            assert given == (made if taken <= 3 else made[1:])
+            if taken == 3:
+                several.rewind(made[0], 2)
+        assert [len(text.tokens) for text in made] == [2, 8]
+        while several.joined:
+            several.step()
+        assert [text.tokens for text in made] == [alone(one, "llama", number) for number in (7, 0)]
+
+
 def test_steps_that_fail_are_made_again(rig: Any, one: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the step is captured; between its launches; and while their tokens are waited for."""
 

@@ -125,6 +125,7 @@ class Texts(Closable, Unpickled):
             raise InvalidUsageError(f"the model keeps {model.length} tokens of its own; rewind it first")
         self._free = list(range(model.sequences - 1, -1, -1))
         self._joined: list[Text] = []
+        self._places: dict[Text, int] = {}  # where texts lay in the launches whose tokens are being given
         self._model = model
         self._aside = model._aside()
         self._aside.callback(self._release)
@@ -242,6 +243,7 @@ class Texts(Closable, Unpickled):
             raise InvalidUsageError(f"of {len(text.tokens)} tokens that were made, {count} cannot be left")
         self._model._cache.check_rewind(text.sequence, text.count + count - 1)
         del text.tokens[count:]
+        self._places.pop(text, None)
         self._changed = True
 
     def step(self) -> list[Text]:
@@ -256,7 +258,7 @@ class Texts(Closable, Unpickled):
         """Make some steps, and yield after each the texts that got a token.
 
         Several launches are under way before the first token is read where devices choose all tokens and no text ends
-        by its number of steps before; so texts that join between two of them go on after the last one.
+        by its number of steps before; so texts that join, or are rewound, between two of them go on after the last one.
 
         Args:
             most: steps.
@@ -274,7 +276,8 @@ class Texts(Closable, Unpickled):
         self._stepped = True
         found = together.history.read(0, count)
         logits = self._read_logits(found[-1])
-        places = {text: text.sequence for text in self._joined}  # those that join meanwhile may move them
+        # Those that join meanwhile may move them; what was made of a text is void once it is rewound.
+        places = self._places = {text: text.sequence for text in self._joined}
         taken = time.perf_counter() - start
         for number, row in enumerate(found):
             self._ahead = count - number
