@@ -232,6 +232,16 @@ def test_what_kernels_do_not_see_as_a_whole_is_refused() -> None:
         choose(replace(LLAMA, head_dim=516), rig(2), even(2))
 
 
+def test_kernels_see_the_keys_that_windows_keep() -> None:
+    """A context whose keys no kernel would see is no matter where all blocks have windows."""
+    facts, windows = replace(rig(1), bindings=(32 << 20,)), replace(LLAMA, vocabulary=100, window=1000)
+    assert choose(windows, facts, even(1), mode="single", context=1 << 20).memory[0].cache < 1 * GIB
+    one = (False, *[True] * (LLAMA.layers - 1))
+    for spec in (replace(windows, window=None), replace(windows, sliding=one)):
+        with pytest.raises(UnsupportedError, match=r"would have a block's keys in .*, and a kernel sees"):
+            choose(spec, replace(facts, free=(1000 * GIB,)), even(1), mode="single", context=1 << 20)
+
+
 @pytest.mark.parametrize("mode", MODES[1:])
 def test_without_measurements_there_is_no_estimate(mode: str) -> None:
     facts = RigFacts(("a", "b"), (130 * GIB,) * 2)

@@ -9,7 +9,7 @@ from typing import Final
 
 from vkpar import dtypes
 from vkpar.ops.attention.kvcache import PITCH
-from vkpar.ops.attention.kvcaches import room_of, rows_of
+from vkpar.ops.attention.kvcaches import rows_of
 from vkpar.ops.tiles.cpu import Weights
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.plan.placing import Placement
@@ -130,22 +130,19 @@ class Footprint:
 
     def cache(self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int) -> int:
         """Return the bytes of a rank's keys and values of ``batch`` texts, of which pieces of prompts are appended."""
+        return sum(2 * padded(nbytes) for nbytes in self._keys(spec, rank, context, batch, piece))
+
+    def _keys(self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int) -> list[int]:
+        """Return the bytes of a rank's keys, by block."""
         if not spec.decoder or not self.kv_heads[rank]:
-            return 0
+            return []
         windows = [spec.window_of(block) for block, ranks in enumerate(self.placement.streams) if rank in ranks]
-        rows = (rows_of(context, batch, window, piece) for window in windows)
-        return sum(2 * padded(self._keys(spec, rank, count, batch)) for count in rows)
+        row = batch * self.kv_heads[rank] * round_up(spec.head_dim, PITCH) * dtypes.resolve(spec.cache).itemsize
+        return [row * rows_of(context, batch, window, piece) for window in windows]
 
-    def _keys(self, spec: ModelSpec, rank: int, rows: int, batch: int) -> int:
-        """Return the bytes of a block's keys, so many rows of each text."""
-        keys = batch * self.kv_heads[rank] * rows * round_up(spec.head_dim, PITCH)
-        return keys * dtypes.resolve(spec.cache).itemsize
-
-    def seen(self, spec: ModelSpec, rank: int, context: int, batch: int) -> dict[str, int]:
+    def seen(self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int) -> dict[str, int]:
         """Return, by name, the bytes of what a kernel of a rank has to see as a whole; there are pieces of all else."""
-        if not spec.decoder:
-            return {}
-        return {"a block's keys": self._keys(spec, rank, room_of(context, batch), batch)}
+        return {"a block's keys": max(self._keys(spec, rank, context, batch, piece), default=0)}
 
     def activations(
         self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int, devices: Sequence[Weights] = ()

@@ -330,7 +330,7 @@ def _attempt(
 def _unseen(spec: ModelSpec, facts: RigFacts, needs: Footprint, context: int, batch: int) -> str | None:
     """Say what a rank would have that its kernels do not see as a whole; None for nothing."""
     for rank, most in enumerate(facts.bindings):
-        for what, nbytes in needs.seen(spec, rank, context, batch).items():
+        for what, nbytes in needs.seen(spec, rank, context, batch, facts.piece).items():
             if nbytes > most:
                 return f"rank {rank} would have {what} in {text.units(nbytes)}, and a kernel sees {text.units(most)}"
     return None
