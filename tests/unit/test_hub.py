@@ -15,6 +15,17 @@ from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.pump.ports import Batch
 
 
+def started(names: list[str], nslots: int) -> tuple[CHub, CGroup]:
+    """Return a hub, and a group that its queues tell of what they have done."""
+    hub = CHub(names)
+    group = CGroup([queue.port for queue in hub.queues], nslots)
+    for number, queue in enumerate(hub.queues):
+        group.set_local(number, queue.released)
+        queue.tell(group, number)
+    group.start(0)
+    return hub, group
+
+
 def test_a_halted_hub_rests_until_it_is_stopped() -> None:
     hub = CHub(["to"])
     hub.halt()
@@ -41,12 +52,7 @@ def test_a_rest_of_no_length_sleeps_not_at_all() -> None:
 
 
 def test_who_moves_a_timeline_hands_on_what_waits_for_it() -> None:
-    hub = CHub(["to", "from"])
-    group = CGroup([queue.port for queue in hub.queues], 2)
-    for number, queue in enumerate(hub.queues):
-        group.set_local(number, queue.released)
-        queue.tell(group, number)
-    group.start(0)
+    hub, group = started(["to", "from"], 2)
     batches = [
         Batch(0, command_of(7), writes=(0,)),
         Batch(1, command_of(8), reads=(0,), writes=(1,)),
@@ -67,12 +73,7 @@ def test_who_moves_a_timeline_hands_on_what_waits_for_it() -> None:
 
 
 def test_a_batch_waits_for_what_a_queue_was_given_before_its_program() -> None:
-    hub = CHub(["one", "other"])
-    group = CGroup([queue.port for queue in hub.queues], 1)
-    for number, queue in enumerate(hub.queues):
-        group.set_local(number, queue.released)
-        queue.tell(group, number)
-    group.start(0)
+    hub, group = started(["one", "other"], 1)
     earlier = group.program([Batch(0, command_of(6))])
     late = Batch(1, command_of(8), after=(0,))
     one = group.program([replace(late, begins=True), Batch(0, command_of(7))])
