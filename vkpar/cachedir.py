@@ -110,11 +110,11 @@ def document(name: str, parse: Callable[[Any], _Found], level: int = logging.WAR
         return None
 
 
-def keep(name: str, document: Mapping[str, object], level: int = logging.WARNING) -> Path | None:
+def keep(name: str, values: Mapping[str, object], level: int = logging.WARNING) -> Path | None:
     """Keep a JSON document; return its file, None where it cannot be written, or not safely (logged)."""
     why: object = "there is no cache folder; VKPAR_CACHE_DIR may name one"
     try:
-        written = write(name, json.dumps(document, indent=2).encode())
+        written = write(name, json.dumps(values, indent=2).encode())
     except OSError as error:
         written, why = None, error
     if written is None:
