@@ -147,30 +147,29 @@ def move(source: Array, target: Array, call: Call | None = None) -> bool:
     if source.shape != target.shape:
         return False
     key = ("region", form_of(source), form_of(target))
+    pair = (source, target) if target.steps is None else (target, source)  # a view, and what it is packed to or from
     plan: Plan | None = None if call is not None else target.device.plans.known.get(key)
-    if plan is not None and plan.run((source, target) if target.steps is None else (target, source), b""):
+    if plan is not None and plan.run(pair, b""):
         return True
     small = target.dtype.itemsize <= 4
     if small and copy_bits(SHIPPED["move"], BUILTINS["move"].kinds[0], source, target, call):
         return True
-    return not overlaps(source, target) and _by_region(key, source, target, call)
-
-
-def _by_region(key: tuple[object, ...], source: Array, target: Array, call: Call | None) -> bool:
-    """Copy a view of any strides to elements that lie side by side, or these to a view, as :func:`move` does."""
-    gathers, device = target.steps is None, target.device
-    view, packed, kernel = (source, target, "region_pack") if gathers else (target, source, "region_unpack")
-    if packed.steps is not None:
+    if overlaps(source, target) or pair[1].steps is not None:
         return False
-    sent = alone(view, packed, kernel)
+    return _by_region(key, pair, "region_pack" if target.steps is None else "region_unpack", call)
+
+
+def _by_region(key: tuple[object, ...], pair: tuple[Array, Array], kernel: str, call: Call | None) -> bool:
+    """Copy between a view of any strides and elements that lie side by side, as :func:`move` does."""
+    device, sent = pair[0].device, alone(*pair, kernel)
     if sent is None:
         return False
-    bindings = bindings_of(sent.pipeline, (view, packed), sent.ranges)
+    bindings = bindings_of(sent.pipeline, pair, sent.ranges)
     device.logical.dispatch("copy", sent.pipeline, sent.ranges, sent.push, sent.groups, 0, bindings)
     if call is not None:
-        call.note(sent.pipeline, (view, packed), sent.ranges, bindings, sent.groups, sent.push)
+        call.note(sent.pipeline, pair, sent.ranges, bindings, sent.groups, sent.push)
         return True
-    plan = make_plan(device, "copy", sent.pipeline, (view, packed), bindings, sent.groups, sent.push)
+    plan = make_plan(device, "copy", sent.pipeline, pair, bindings, sent.groups, sent.push)
     if plan is not None:
         device.plans.keep(key, plan)
     return True
