@@ -150,9 +150,9 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     made = run_single(name, a, out, axis, bool(keepdims))
     if made is not None:
         return made
-    done = repeat(name, (a,), (out,), axis, bool(keepdims))
-    if done is not None:
-        return done[0]
+    made = again(name, a, axis, keepdims, out)
+    if made is not None:
+        return made
     check_arrays(name, out, a=a)
     kind = _KINDS[name]
     if a.dtype.name in NARROW:
@@ -189,6 +189,12 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     landing.land(call, target, call.results[0])
     call.keep()
     return made
+
+
+def again(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array | None:
+    """Reduce by the recipe that an earlier call has left; None, and nothing done, where there is none."""
+    done = repeat(name, (a,), (out,), axis, bool(keepdims))
+    return None if done is None else done[0]
 
 
 def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array:
@@ -262,15 +268,15 @@ def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: b
 
     It is kept as the call without ``out``.
     """
-    options = (name, (a,), (None,), axis, bool(keepdims))
-    done = repeat(*options)
-    if done is not None:
-        return done[0]
+    made = again(name, a, axis, keepdims, None)
+    if made is not None:
+        return made
     if not (units.reads_units(a.device) and a.is_contiguous):
         return None
     shape, wide = _shape(a, axes, keepdims), dtypes.resolve(widened(a))
     made = a.device.empty(shape, wide if name == "sum" else a.dtype)
-    call = Call(name, key_of(*options) if isinstance(axis, int | tuple | None) else None, (a,), (made,))
+    key = key_of(name, (a,), (None,), axis, bool(keepdims)) if isinstance(axis, int | tuple | None) else None
+    call = Call(name, key, (a,), (made,))
     target = call.results[0] if name == "sum" else call.temporary(shape, wide)
     found, left = units.reduced(call, name, call.operands[0], groups_of(a.shape, axes), target)
     if found is call.operands[0]:

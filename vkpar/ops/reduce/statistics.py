@@ -12,7 +12,6 @@ from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
-from vkpar.ops.call.call import repeat
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
@@ -21,12 +20,13 @@ from vkpar.ops.elementwise.functions import abs as absolute
 from vkpar.ops.elementwise.functions import divide, exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
 from vkpar.ops.elementwise.shipped import SHIPPED, check_long
 from vkpar.ops.reduce.long import halved
-from vkpar.ops.reduce.reductions import Axis, axes_of
+from vkpar.ops.reduce.reductions import Axis, again, axes_of
 from vkpar.ops.reduce.reductions import max as greatest
 from vkpar.ops.reduce.reductions import min as least
 from vkpar.ops.reduce.reductions import sum as total
 
 _BOOL = dtypes.resolve("bool")
+_EXTREMES = {"max": greatest, "min": least}
 
 
 def var(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, out: Array | None = None) -> Array:
@@ -165,7 +165,7 @@ def any(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | Non
         >>> bool(vkpar.any(device.array([0, 2])))
         True
     """
-    return _of_truth("any", a, axis, keepdims, out, greatest, False)
+    return _of_truth("any", a, axis, keepdims, out, "max", False)
 
 
 def all(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
@@ -177,7 +177,7 @@ def all(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | Non
         >>> bool(vkpar.all(device.array([0, 2])))
         False
     """
-    return _of_truth("all", a, axis, keepdims, out, least, True)
+    return _of_truth("all", a, axis, keepdims, out, "min", True)
 
 
 def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
@@ -197,12 +197,12 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
     return found.view("uint32") if out is None else out
 
 
-def _of_truth(
-    name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, reduce: Callable[..., Array], nothing: bool
-) -> Array:
-    done = repeat(reduce.__name__, (a,), (out,), axis, bool(keepdims)) if getattr(a, "dtype", None) == _BOOL else None
+def _of_truth(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, extreme: str, nothing: bool) -> Array:
+    """Say what the extremes of truths do; ``nothing`` is what no elements come to."""
+    done = again(extreme, a, axis, keepdims, out) if isinstance(a, Array) and a.dtype == _BOOL else None
     if done is not None:
-        return done[0]
+        return done
+    reduce = _EXTREMES[extreme]
     axes, shape = _checked(name, a, axis, keepdims, out, _BOOL)
     if not a.size:
         return _landed(full(a.device, shape, nothing, _BOOL), out, _BOOL)
