@@ -6,7 +6,7 @@
 // of the expert: what the other product takes.
 //
 // A subgroup makes COLUMNS, and strides over K in chunks of 16 bytes, TURNS of each column in flight before any is used. The
-// caller defines QUANTIZED and KIND for matrices in blocks.
+// work-group shares what these are multiplied by. The caller defines QUANTIZED and KIND for matrices in blocks.
 #ifndef VKPAR_EXPERT_FEW_GLSL
 #define VKPAR_EXPERT_FEW_GLSL
 
@@ -59,6 +59,9 @@ const uint WIDTH = TEAMS * TEAM;  // columns of a work-group, a multiple of 4
 #define EACH_COLUMN [[unroll]] for (uint c = 0u; c < MOST_COLUMNS; c++) if (c < COLUMNS)
 #define EACH_TURN [[unroll]] for (uint j = 0u; j < MOST_TURNS; j++) if (j < TURNS)
 
+// Of the row, what the chunks on their way are multiplied by: a chunk of each invocation begins in another bank.
+const uint STRIDE = FOURS | 1u;
+shared vec4 staged[SPAN * TURNS * STRIDE];
 shared float totals[TEAMS * MOST_COLUMNS];
 #ifdef FOLDED
 shared float squared[TEAMS];
@@ -92,7 +95,8 @@ void make(uint column0) {
 #ifdef FOLDED
     float squares = 0.0;
 #endif
-    for (uint first = lane; first < end; first += SPAN * TURNS) {
+    for (uint begin = 0u; begin < end; begin += SPAN * TURNS) {
+        uint first = begin + lane;
         uvec4 packed[MOST_TURNS * MOST_COLUMNS];
 #ifdef QUANTIZED
         SCALE_BITS scales[MOST_TURNS * MOST_COLUMNS];
@@ -136,6 +140,20 @@ void make(uint column0) {
 #endif
             }
         }
+        if (begin > 0u) barrier();
+        uint fours = min(end - begin, SPAN * TURNS) * FOURS;
+        for (uint four = id; four < fours; four += THREADS) {
+            uint at = begin * CHUNK + 4u * four;
+            vec4 x = a_at4(a_from + at, 4u);
+#ifdef FOLDED
+            if (NORMED) {
+                squares += (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w);
+                x *= norm_unpack4(norm_packed4(push.norm_first + at, 4u));
+            }
+#endif
+            staged[four / FOURS * STRIDE + four % FOURS] = x;
+        }
+        barrier();
         EACH_TURN {
             uint at = first + j * SPAN;
             if (at < end) {
@@ -147,13 +165,7 @@ void make(uint column0) {
                 [[unroll]] for (uint c = 0u; c < MOST_COLUMNS; c++) part[c] = 0.0;
                 vec4 x_sum = vec4(0.0);
                 [[unroll]] for (uint q = 0u; q < FOURS; q++) {
-                    vec4 x = a_at4(a_from + at * CHUNK + 4u * q, 4u);
-#ifdef FOLDED
-                    if (NORMED) {
-                        squares += (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w);
-                        x *= norm_unpack4(norm_packed4(push.norm_first + at * CHUNK + 4u * q, 4u));
-                    }
-#endif
+                    vec4 x = staged[(lane + j * SPAN) * STRIDE + q];
                     x_sum += x;
                     EACH_COLUMN {
 #ifndef QUANTIZED
@@ -214,7 +226,11 @@ void make(uint column0) {
     if (id < WIDTH / 4u) {
         uint at = id * 4u;
 #ifdef FOLDED
-        vec4 made = folded(0u, at, NORMED ? squared[0] : 0.0);
+        float square = 0.0;
+        if (NORMED) {
+            for (uint other = 0u; other < TEAMS; other++) square += squared[other];
+        }
+        vec4 made = folded(0u, at, square);
         float weight = uintBitsToFloat(choice[push.choice_first + push.rows * push.each + z]);
         store_row4(0u, column0 + at, there ? made * weight : vec4(0.0));
 #else

@@ -27,6 +27,7 @@ _THREADS: Final = 256
 _AHEAD: Final = 8  # chunks of an invocation on the way at once
 _MOST_TURNS: Final = 4
 _CHUNK_NBYTES: Final = 16
+_STAGED_NBYTES: Final = 24 << 10  # of shared memory, for what chunks are multiplied by
 
 
 class Spread(NamedTuple):
@@ -121,7 +122,8 @@ def spread(stack: Stack, k: int, columns: int) -> Spread:
     """Return how a product is spread, of which an output has ``k`` steps and a subgroup makes so many ``columns``."""
     span = stack.weights.device.info.features.subgroup_size
     each = -(-k // (_chunk(stack) * span))
-    most = min(_MOST_TURNS, _AHEAD // columns)
+    staged = 16 * span * (_chunk(stack) // 4 | 1)
+    most = min(_MOST_TURNS, _AHEAD // columns, _STAGED_NBYTES // staged)
     return Spread(span, columns, -(-each // -(-each // most)))
 
 
