@@ -28,8 +28,8 @@
 layout(local_size_x = 256) in;
 const uint THREADS = 256u;
 layout(constant_id = 8) const uint SPAN = 32;    // invocations of a subgroup
-layout(constant_id = 9) const uint COLUMNS = 4;  // 2 or 4
-layout(constant_id = 10) const uint TURNS = 2;   // 1 to 4
+layout(constant_id = 9) const uint COLUMNS = 2;  // 1, or 2
+layout(constant_id = 10) const uint TURNS = 1;   // 1, or 2
 layout(set = 0, binding = 6, std430) readonly buffer Choice { uint choice[]; };
 
 #ifdef QUANTIZED
@@ -50,8 +50,8 @@ uint column_of(uint first, uint c) {
 }
 #endif
 
-const uint MOST_COLUMNS = 4u;
-const uint MOST_TURNS = 4u;
+const uint MOST_COLUMNS = 2u;
+const uint MOST_TURNS = 2u;
 const uint MOST_EACH = 64u;
 const uint TEAMS = THREADS / SPAN;
 const uint WIDTH = TEAMS * TEAM;  // columns of a work-group, a multiple of 4
