@@ -1,6 +1,7 @@
 // Which experts tokens take, by rows of logits; see common/route.glsl.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "common/grid.glsl"
 
 layout(constant_id = 0) const bool NORMED = true;  // shares of those that are taken, which add up to 1, not of all

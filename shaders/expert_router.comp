@@ -1,5 +1,5 @@
-// Which experts few tokens take: a subgroup makes the product of a row, or of its norm, by an expert's row of the router's
-// matrix; the last work-group of a row takes the largest of these logits, see common/route.glsl.
+// Which experts few tokens take: a work-group makes the product of a row, or of its norm, by an expert's row of the router's
+// matrix; the last one takes the largest of these logits, see common/route.glsl.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -19,7 +19,7 @@ layout(constant_id = 8) const uint SPAN = 32;  // invocations of a subgroup
 
 layout(local_size_x = 128) in;
 const uint TEAMS = 128u / SPAN;
-const uint AHEAD = 8u;  // fours of each operand that an invocation has on their way
+const uint AHEAD = 4u;  // fours of each operand that an invocation has on their way
 
 ELEMENTS_IN(a, 0, A_TYPE, A_WIDE)
 ELEMENTS_IN(b, 1, B_TYPE, B_WIDE)
@@ -49,13 +49,15 @@ uint logit(uint row, uint e) {
     return logits[push.logits_first + row * push.experts + e];
 }
 
-void make_logit(uint row, uint expert, uint lane) {
-    uint a_from = push.a_first + row * push.a_row, b_from = push.b_first + expert * push.k;
+shared vec2 parts[TEAMS];  // of the product, and of the squares of a row
+
+void make_logit(uint row, uint expert) {
+    uint id = gl_LocalInvocationID.x, a_from = push.a_first + row * push.a_row, b_from = push.b_first + expert * push.k;
     float sum = 0.0, squares = 0.0;
-    for (uint first = lane * 4u; first < push.k; first += SPAN * 4u * AHEAD) {
+    for (uint first = id * 4u; first < push.k; first += 512u * AHEAD) {
         uvec4 x[AHEAD], y[AHEAD], scale[AHEAD];
         [[unroll]] for (uint j = 0u; j < AHEAD; j++) {
-            uint at = first + j * SPAN * 4u, n = push.k > at ? min(push.k - at, 4u) : 0u;
+            uint at = first + j * 512u, n = push.k > at ? min(push.k - at, 4u) : 0u;
             y[j] = b_packed4(b_from + at, n);
             x[j] = a_packed4(a_from + at, n);
             if (FOLDED) scale[j] = norm_packed4(push.norm_first + at, n);
@@ -69,16 +71,19 @@ void make_logit(uint row, uint expert, uint lane) {
             sum += (v.x * w.x + v.y * w.y) + (v.z * w.z + v.w * w.w);
         }
     }
-    sum = subgroupAdd(sum);
-    squares = subgroupAdd(squares);
-    if (FOLDED) sum /= sqrt(squares / float(push.k) + push.eps);
-    if (lane == 0u) logits[push.logits_first + row * push.experts + expert] = floatBitsToUint(sum);
+    vec2 part = vec2(subgroupAdd(sum), FOLDED ? subgroupAdd(squares) : 0.0);
+    if (id % SPAN == 0u) parts[id / SPAN] = part;
+    barrier();
+    if (id == 0u) {
+        for (uint team = 1u; team < TEAMS; team++) part += parts[team];
+        if (FOLDED) part.x /= sqrt(part.y / float(push.k) + push.eps);
+        logits[push.logits_first + row * push.experts + expert] = floatBitsToUint(part.x);
+    }
 }
 
 void main() {
-    uint groups = (push.experts + TEAMS - 1u) / TEAMS, group = group_number();
-    uint row = group / groups, expert = group % groups * TEAMS + gl_LocalInvocationID.x / SPAN;
+    uint group = group_number(), row = group / push.experts;
     if (row >= push.rows) return;
-    if (expert < push.experts) make_logit(row, expert, gl_LocalInvocationID.x % SPAN);
-    if (comes_last(row, groups)) route(row, NORMED);
+    make_logit(row, group - row * push.experts);
+    if (comes_last(row, push.experts)) route(row, NORMED);
 }

@@ -73,6 +73,59 @@ float summed(uint r, uint column) {
     return totals[column / COLUMNS * MOST_COLUMNS + column % COLUMNS];
 }
 
+// What an invocation has of a chunk of a column.
+struct Loaded {
+    uvec4 packed;
+#ifdef QUANTIZED
+    SCALE_BITS scales;
+#if KIND == MIXED
+    uvec2 above;
+#endif
+#endif
+};
+
+Loaded coming[MOST_TURNS * MOST_COLUMNS];
+
+// Loads an invocation's chunks of the columns `line`, the first of which is `first`, of `chunks` in a row of a matrix.
+void load(uint first, uint end, uint chunks, uint matrix, uint line[MOST_COLUMNS]) {
+    EACH_TURN {
+        uint at = first + j * SPAN, place = at;
+        bool reads = at < end;
+#ifdef FOLDED
+        uint rows = matrix;
+#else
+        uint expert = matrices[min(at / chunks, push.each - 1u)];
+        uint rows = expert * push.b_row;
+        place = at % chunks;
+        if (expert >= push.experts) reads = false;
+#endif
+        EACH_COLUMN {
+            coming[j * MOST_COLUMNS + c].packed = uvec4(0u);
+            uint chunk = (rows + line[c]) * chunks + place;
+#ifdef QUANTIZED
+            coming[j * MOST_COLUMNS + c].scales = SCALE_BITS(0u);
+#if KIND == MIXED
+            coming[j * MOST_COLUMNS + c].above = uvec2(0u);
+            if (reads) {
+                uint row = push.b_first + (rows + line[c]) * row_units(chunks);
+                coming[j * MOST_COLUMNS + c].packed = b_word4[row + place];
+                coming[j * MOST_COLUMNS + c].scales = scale_bits(push.scales_first * CHUNKS + chunk);
+                LOAD_ABOVE(b_word, b_word2, row, chunks, place, coming[j * MOST_COLUMNS + c].above)
+                LOAD_INNER(b_word, row, chunks, place, coming[j * MOST_COLUMNS + c].scales.y)
+            }
+#else
+            if (reads) {
+                coming[j * MOST_COLUMNS + c].packed = b_word4[push.b_first + chunk];
+                coming[j * MOST_COLUMNS + c].scales = scale_bits(push.scales_first * CHUNKS + chunk);
+            }
+#endif
+#else
+            if (reads) coming[j * MOST_COLUMNS + c].packed = b_word4[push.b_first / CHUNK + chunk];
+#endif
+        }
+    }
+}
+
 void make(uint column0) {
     uint id = gl_LocalInvocationID.x, team = id / SPAN, lane = id % SPAN, z = gl_WorkGroupID.z;
     uint chunks = push.k / CHUNK;
@@ -83,6 +136,7 @@ void make(uint column0) {
     uint matrix = there ? expert * push.b_row : 0u;
     if (!there) end = 0u;
 #else
+    const uint matrix = 0u;  // each chunk has its own
     uint a_from = push.a_first + z * push.a_row, end = chunks * push.each;
     for (uint j = id; j < push.each; j += THREADS) matrices[j] = choice[push.choice_first + z * push.each + j] - push.first;
     if (id < WIDTH / 4u) hold_residual(0u, column0 + id * 4u);
@@ -95,51 +149,10 @@ void make(uint column0) {
 #ifdef FOLDED
     float squares = 0.0;
 #endif
+    if (end > 0u) load(lane, end, chunks, matrix, line);
     for (uint begin = 0u; begin < end; begin += SPAN * TURNS) {
         uint first = begin + lane;
-        uvec4 packed[MOST_TURNS * MOST_COLUMNS];
-#ifdef QUANTIZED
-        SCALE_BITS scales[MOST_TURNS * MOST_COLUMNS];
-#if KIND == MIXED
-        uvec2 above[MOST_TURNS * MOST_COLUMNS];
-#endif
-#endif
-        EACH_TURN {
-            uint at = first + j * SPAN, place = at;
-            bool reads = at < end;
-#ifdef FOLDED
-            uint rows = matrix;
-#else
-            uint expert = matrices[min(at / chunks, push.each - 1u)];
-            uint rows = expert * push.b_row;
-            place = at % chunks;
-            if (expert >= push.experts) reads = false;
-#endif
-            EACH_COLUMN {
-                packed[j * MOST_COLUMNS + c] = uvec4(0u);
-                uint chunk = (rows + line[c]) * chunks + place;
-#ifdef QUANTIZED
-                scales[j * MOST_COLUMNS + c] = SCALE_BITS(0u);
-#if KIND == MIXED
-                above[j * MOST_COLUMNS + c] = uvec2(0u);
-                if (reads) {
-                    uint row = push.b_first + (rows + line[c]) * row_units(chunks);
-                    packed[j * MOST_COLUMNS + c] = b_word4[row + place];
-                    scales[j * MOST_COLUMNS + c] = scale_bits(push.scales_first * CHUNKS + chunk);
-                    LOAD_ABOVE(b_word, b_word2, row, chunks, place, above[j * MOST_COLUMNS + c])
-                    LOAD_INNER(b_word, row, chunks, place, scales[j * MOST_COLUMNS + c].y)
-                }
-#else
-                if (reads) {
-                    packed[j * MOST_COLUMNS + c] = b_word4[push.b_first + chunk];
-                    scales[j * MOST_COLUMNS + c] = scale_bits(push.scales_first * CHUNKS + chunk);
-                }
-#endif
-#else
-                if (reads) packed[j * MOST_COLUMNS + c] = b_word4[push.b_first / CHUNK + chunk];
-#endif
-            }
-        }
+        Loaded now[MOST_TURNS * MOST_COLUMNS] = coming;
         if (begin > 0u) barrier();
         uint fours = min(end - begin, SPAN * TURNS) * FOURS;
         for (uint four = id; four < fours; four += THREADS) {
@@ -154,6 +167,7 @@ void make(uint column0) {
             staged[four / FOURS * STRIDE + four % FOURS] = x;
         }
         barrier();
+        if (begin + SPAN * TURNS < end) load(first + SPAN * TURNS, end, chunks, matrix, line);
         EACH_TURN {
             uint at = first + j * SPAN;
             if (at < end) {
@@ -169,12 +183,12 @@ void make(uint column0) {
                     x_sum += x;
                     EACH_COLUMN {
 #ifndef QUANTIZED
-                        uvec4 bits = packed[j * MOST_COLUMNS + c];
+                        uvec4 bits = now[j * MOST_COLUMNS + c].packed;
                         vec4 y = b_unpack4(q == 0u ? bits : uvec4(bits.zw, 0u, 0u));
 #elif KIND == MIXED
-                        vec4 y = whole4(packed[j * MOST_COLUMNS + c][q & 3u], above[j * MOST_COLUMNS + c], q);
+                        vec4 y = whole4(now[j * MOST_COLUMNS + c].packed[q & 3u], now[j * MOST_COLUMNS + c].above, q);
 #else
-                        vec4 y = whole_of(packed[j * MOST_COLUMNS + c], q);
+                        vec4 y = whole_of(now[j * MOST_COLUMNS + c].packed, q);
 #endif
                         [[unroll]] for (uint e = 0u; e < 4u; e++) part[c] += x[e] * y[e];
                     }
@@ -195,7 +209,7 @@ void make(uint column0) {
 #else
                     uint chunk = (matrices[at / chunks] * push.b_row + line[c]) * chunks + at % chunks;
 #endif
-                    vec2 scale = chunk_scale(scales[j * MOST_COLUMNS + c], push.scales_first * CHUNKS + chunk);
+                    vec2 scale = chunk_scale(now[j * MOST_COLUMNS + c].scales, push.scales_first * CHUNKS + chunk);
 #if KIND == MIXED
                     if (IS_Q6_K) {
                         sums[c] += scale.x * lower[c] + scale.y * part[c];

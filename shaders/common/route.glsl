@@ -11,39 +11,41 @@ layout(set = 0, binding = CHOICE_BINDING, std430) writeonly buffer Choice { uint
 
 uint logit(uint row, uint e);
 
-shared uint keys[MOST];
+shared uvec4 keys[MOST / 4u];
 shared float values[MOST];
 shared uint taken[MOST];
+shared float terms[MOST];
 
 // Stores the choice of a row; `shares`: of those that are taken, which add up to 1, not of all.
 void route(uint row, bool shares) {
-    uint lane = gl_LocalInvocationID.x;
-    for (uint e = lane; e < push.experts; e += 128u) {
-        uint raw = logit(row, e);
+    uint lane = gl_LocalInvocationID.x, fours = (push.experts + 3u) / 4u;
+    for (uint e = lane; e < 4u * fours; e += 128u) {
+        uint raw = e < push.experts ? logit(row, e) : 0x7FFFFFFFu;
         uint key = raw == 0x80000000u ? 0u : raw;  // zeros are equal
         key ^= (key >> 31) != 0u ? 0xFFFFFFFFu : 0x80000000u;
-        keys[e] = (raw & 0x7FFFFFFFu) > 0x7F800000u ? 0u : key;  // NaN comes last
+        keys[e / 4u][e % 4u] = (raw & 0x7FFFFFFFu) > 0x7F800000u ? 0u : key;  // NaN comes last
         values[e] = uintBitsToFloat(raw);
     }
     barrier();
     for (uint e = lane; e < push.experts; e += 128u) {
-        uint key = keys[e], before = 0u;
-        for (uint other = 0u; other < push.experts; other++) {
-            if (keys[other] > key || (keys[other] == key && other < e)) before++;
+        uint key = keys[e / 4u][e % 4u], before = 0u;
+        for (uint four = 0u; four < fours; four++) {
+            uvec4 other = keys[four], at = 4u * four + uvec4(0u, 1u, 2u, 3u);
+            bvec4 more = greaterThan(other, uvec4(key)), same = equal(other, uvec4(key)), first = lessThan(at, uvec4(e));
+            [[unroll]] for (uint i = 0u; i < 4u; i++) before += uint(more[i] || (same[i] && first[i]));
         }
         if (before < push.each) taken[before] = e;
     }
     barrier();
+    uint count = shares ? push.each : push.experts;
     float most = values[taken[0]], sum = 0.0;
-    if (shares) {
-        for (uint j = 0u; j < push.each; j++) sum += exp(values[taken[j]] - most);
-    } else {
-        for (uint e = 0u; e < push.experts; e++) sum += exp(values[e] - most);
-    }
+    for (uint j = lane; j < count; j += 128u) terms[j] = exp(values[shares ? taken[j] : j] - most);
+    barrier();
+    for (uint j = 0u; j < count; j++) sum += terms[j];
     for (uint j = lane; j < push.each; j += 128u) {
         uint at = push.choice_first + row * push.each + j;
         choice[at] = taken[j];
-        choice[at + push.rows * push.each] = floatBitsToUint(exp(values[taken[j]] - most) / sum);
+        choice[at + push.rows * push.each] = floatBitsToUint(terms[shares ? j : taken[j]] / sum);
     }
 }
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 MOST_EACH: Final = 64
 """Experts of a row."""
 _THREADS: Final = 256
-_ROUTING: Final = 128  # invocations of a work-group that makes logits
 _AHEAD: Final = 2  # chunks of an invocation on the way at once: with more, less of a matrix' work-groups fit a GPU
 _CHUNK_NBYTES: Final = 16
 _STAGED_NBYTES: Final = 24 << 10  # of shared memory, for what chunks are multiplied by
@@ -224,4 +223,4 @@ def _route(call: Call, fold: Fold, *, normed: bool) -> None:
     )
     arrays = (x, router, x if fold.norm is None else fold.norm, logits, counters, choice)
     bound = (*ranges[:2], range_n, ranges[2], counters.window()[0], ranges[3])
-    call.dispatch("expert_router", arrays, bound, pack(push), rows * -(-experts // (_ROUTING // span)), constants)
+    call.dispatch("expert_router", arrays, bound, pack(push), rows * experts, constants)
