@@ -40,7 +40,12 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^each_.*_tile$", r"r\d+_MODE", (0, 1, 1)),
     ("^scan_", "PHASE", (0, 1, 2)),
     ("^scan_", "THREADS", (256, 256, 256)),
-    ("^(sort|topk)$", "KIND", (0, 2, 2)),
+    ("^(sort_|topk$)", "KIND", (0, 2, 2)),
+    ("^sort_lanes", "THREADS", (8, 8, 8)),
+    ("^sort_lanes", "ITEMS", (2048, 2048, 2048)),
+    ("^sort_", "THREADS", (64, 256, 256)),
+    ("^sort_", "ITEMS", (4, 16, 16)),
+    ("^sort_", "WARP", (32, 32, 32)),
     ("^topk$", "THREADS", (32, 256, 64)),
     # reductions and rows: invocations of a work-group, and fours that each keeps
     ("^reduce_units", "OP", (0, 1, 2)),

@@ -156,7 +156,7 @@ class SortConstants(NamedTuple):
     places: int
     threads: int
     items: int
-    warp: int = 32
+    warp: int
 
 
 class Topk(NamedTuple):

@@ -307,7 +307,8 @@ def record_sort(call: Call, source: Array, keys: Array | None, places: Array | N
     keys_of = [*_turns(call, shape, len(shifts) - 1), None] if keys is None else _turns(call, shape, len(shifts), keys)
     places_of = [None] * len(shifts) if places is None else _turns(call, shape, len(shifts), places)
     counts, sums = [call.temporary((rows, 256 * chunks), uint32) for _ in range(2)] if chunks > 1 else [None, None]
-    told = abi.SortConstants(kind_of(source), int(order.largest), 0, 0, int(chunks == 1), 0, 0, threads, items)
+    warp = call.device.info.features.subgroup_size
+    told = abi.SortConstants(kind_of(source), int(order.largest), 0, 0, int(chunks == 1), 0, 0, threads, items, warp)
     left, before = source, None
     for number, shift in enumerate(shifts):
         push = (count, rows, chunks, shift, order.bits, order.flip)
