@@ -13,9 +13,9 @@
 #endif
 #include "common/sort.glsl"
 
-layout(constant_id = 8) const uint ITEMS = 16u;  // 16 at most where words are masks
+layout(constant_id = 7) const uint ITEMS = 16u;  // 16 at most where words are masks
 #ifdef WARPS
-layout(constant_id = 9) const uint WARP = 32u;
+layout(constant_id = 8) const uint WARP = 32u;
 const uint HELD = THREADS * ITEMS;
 #else
 const uint WARP = 32u;

@@ -4,7 +4,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "common/sort.glsl"
 
-layout(constant_id = 8) const uint ITEMS = 2048u;  // neighbours of a lane
+layout(constant_id = 7) const uint ITEMS = 2048u;  // neighbours of a lane
 const uint CHUNK = THREADS * ITEMS;
 
 shared uint tally[256u * THREADS];  // of a digit all lanes, side by side

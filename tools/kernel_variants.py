@@ -41,6 +41,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^scan_", "PHASE", (0, 1, 2)),
     ("^scan_", "THREADS", (256, 256, 256)),
     ("^(sort_|topk$)", "KIND", (0, 2, 2)),
+    ("^sort_", "PHASE", (0, 2, 1)),
     ("^sort_lanes", "THREADS", (8, 8, 8)),
     ("^sort_lanes", "ITEMS", (2048, 2048, 2048)),
     ("^sort_", "THREADS", (64, 256, 256)),

@@ -142,7 +142,7 @@ class ScatterAddConstants(NamedTuple):
 
 
 class SortConstants(NamedTuple):
-    """What elements are, the order, whether this is the first pass, digits are counted, nobody counted; what is stored.
+    """What elements are, the order, whether this is the first pass, what is done of three things, what is stored.
 
     Then the work-group, the elements of an invocation, and the invocations of a subgroup.
     """
@@ -150,8 +150,7 @@ class SortConstants(NamedTuple):
     kind: int
     largest: int
     begins: int
-    counts: int
-    alone: int
+    phase: int
     keys: int
     places: int
     threads: int

@@ -308,16 +308,17 @@ def record_sort(call: Call, source: Array, keys: Array | None, places: Array | N
     places_of = [None] * len(shifts) if places is None else _turns(call, shape, len(shifts), places)
     counts, sums = [call.temporary((rows, 256 * chunks), uint32) for _ in range(2)] if chunks > 1 else [None, None]
     warp = call.device.info.features.subgroup_size
-    told = abi.SortConstants(kind_of(source), int(order.largest), 0, 0, int(chunks == 1), 0, 0, threads, items, warp)
+    told = abi.SortConstants(kind_of(source), int(order.largest), 0, 0, 0, 0, threads, items, warp)
     left, before = source, None
     for number, shift in enumerate(shifts):
         push = (count, rows, chunks, shift, order.bits, order.flip)
         if counts is not None and sums is not None:
-            _pass(call, kernel, (left, before, None, None, counts), push, told._replace(counts=1))
+            _pass(call, kernel, (left, before, None, None, counts), push, told)
             scan(call, counts, sums)
         to, after = keys_of[number], places_of[number]
-        stored = told._replace(begins=int(not number), keys=int(to is not None), places=int(after is not None))
-        _pass(call, kernel, (left, before, to, after, sums), push, stored)
+        stored = {"keys": int(to is not None), "places": int(after is not None)}
+        now = told._replace(begins=int(not number), phase=2 if chunks == 1 else 1, **stored)
+        _pass(call, kernel, (left, before, to, after, sums), push, now)
         left, before = (left if to is None else to), after
 
 
