@@ -1,4 +1,4 @@
-// Passes of a stable radix sort of rows by eight bits of their keys, in chunks of THREADS * ITEMS elements: counts how many
+// Passes of a stable radix sort of rows by eight bits of their keys, in chunks of THREADS * ITEMS elements, 4,096 at most: counts how many
 // elements of a chunk have each digit, or sorts a chunk in shared memory and writes runs of equal digits where running
 // sums of the counts say. A row that is one chunk stays in shared memory for all passes. The elements themselves move,
 // and become keys, which order as whole numbers, when they are asked; so equal keys of several elements do no harm.
@@ -124,11 +124,11 @@ void main() {
         return;
     }
     uint raw[ITEMS];
-    uint spot[ITEMS];  // where an element goes in the chunk, and, above 16 bits, the place in the row that it came from
+    uint spot[ITEMS];  // of an element: where it goes in the chunk, 12 bits; its digit; and the place that it came from
     [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
         uint at = first + j * WARP;
         raw[j] = keys[push.keys_first + from + start + min(at, n - 1u)];
-        spot[j] = ALONE ? at << 16 : 0u;
+        spot[j] = ALONE ? at << 20 : 0u;
     }
     uint shift = push.shift;
     do {
@@ -145,14 +145,13 @@ void main() {
                 cells[cell] = before + bitCount(equal);
                 forget(cell, j);
             }
-            spot[j] |= before + below;
+            spot[j] |= digit << 12 | before + below;
         }
         barrier();
         add_up();
         [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
-            uint digit = first + j * WARP < n ? digit_of(raw[j], shift) : 255u;
-            spot[j] += cells[own_cells + digit];
-            held[spot[j] & 0xFFFFu] = raw[j];
+            spot[j] += cells[own_cells + ((spot[j] >> 12) & 255u)];
+            held[spot[j] & 4095u] = raw[j];
         }
         if (!ALONE) {  // what is added to a place in the chunk
             for (uint digit = lane; digit < 256u; digit += THREADS) {
@@ -167,16 +166,16 @@ void main() {
             [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
                 uint place = start + first + j * WARP;
                 if (ALONE) {
-                    place = spot[j] >> 16;
+                    place = spot[j] >> 20;
                 } else if (!BEGINS) {
                     place = places[push.places_first + from + start + min(first + j * WARP, n - 1u)];
                 }
-                held[spot[j] & 0xFFFFu] = place;
+                held[spot[j] & 4095u] = place;
             }
             barrier();
             [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
                 uint place = held[first + j * WARP];
-                spot[j] = ALONE ? place << 16 : place;
+                spot[j] = ALONE ? place << 20 : place;
             }
         } else {
             [[unroll]] for (uint j = 0u; j < ITEMS; j++) spot[j] = 0u;
@@ -190,7 +189,7 @@ void main() {
             uint to = from + at;
             if (!ALONE) to += part[digit_of(raw[j], push.shift)];
             if (KEYS) sorted_keys[push.sorted_keys_first + to] = raw[j];
-            if (PLACES) sorted_places[push.sorted_places_first + to] = ALONE ? spot[j] >> 16 : spot[j];
+            if (PLACES) sorted_places[push.sorted_places_first + to] = ALONE ? spot[j] >> 20 : spot[j];
         }
     }
 }
