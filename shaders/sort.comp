@@ -13,6 +13,8 @@
 #endif
 #include "common/sort.glsl"
 
+layout(local_size_x_id = 6) in;
+layout(constant_id = 6) const uint THREADS = 256u;
 layout(constant_id = 7) const uint ITEMS = 16u;  // 16 at most where words are masks
 #ifdef WARPS
 layout(constant_id = 8) const uint WARP = 32u;

@@ -4,6 +4,8 @@
 #extension GL_GOOGLE_include_directive : require
 #include "common/sort.glsl"
 
+layout(local_size_x_id = 6) in;
+layout(constant_id = 6) const uint THREADS = 8u;
 layout(constant_id = 7) const uint ITEMS = 2048u;  // neighbours of a lane
 const uint CHUNK = THREADS * ITEMS;
 

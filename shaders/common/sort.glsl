@@ -10,13 +10,11 @@ layout(constant_id = 2) const bool BEGINS = false;  // the first pass: elements 
 layout(constant_id = 3) const uint PHASE = 1u;  // 0: how many elements of a chunk have each digit; 1: order; 2: of rows alone
 layout(constant_id = 4) const bool KEYS = true;  // elements are stored
 layout(constant_id = 5) const bool PLACES = true;  // the places are stored that they came from
-layout(constant_id = 6) const uint THREADS = 256u;
 
 const bool COUNTS = PHASE == 0u;
 const bool ALONE = PHASE == 2u;  // a row is one chunk: nobody counted
 #include "order.glsl"
 
-layout(local_size_x_id = 6) in;
 layout(set = 0, binding = 0, std430) readonly buffer Keys { uint keys[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Places { uint places[]; };
 layout(set = 0, binding = 2, std430) buffer SortedKeys { uint sorted_keys[]; };
