@@ -104,7 +104,7 @@ class ScanConstants(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """Rows of elements and places, in chunks; which bits of their keys, which of them turned; where all begin."""
+    """Rows of elements and places, in chunks; which bits of their keys, which of them turned."""
 
     count_: int
     rows: int
@@ -112,6 +112,11 @@ class Sort(NamedTuple):
     shift: int
     bits: int
     flip: int
+
+
+class SortFirsts(NamedTuple):
+    """Where elements and places begin, those that are stored, and counts."""
+
     keys_first: int
     places_first: int
     sorted_keys_first: int

@@ -311,7 +311,7 @@ def record_sort(call: Call, source: Array, keys: Array | None, places: Array | N
     told = abi.SortConstants(kind_of(source), int(order.largest), 0, 0, 0, 0, threads, items, warp)
     left, before = source, None
     for number, shift in enumerate(shifts):
-        push = (count, rows, chunks, shift, order.bits, order.flip)
+        push = abi.Sort(count, rows, chunks, shift, order.bits, order.flip)
         if counts is not None and sums is not None:
             _pass(call, kernel, (left, before, None, None, counts), push, told)
             scan(call, counts, sums)
@@ -340,14 +340,14 @@ def _turns(call: Call, shape: tuple[int, int], passes: int, last: Array | None =
 
 
 def _pass(
-    call: Call, kernel: str, arrays: Sequence[Array | None], push: tuple[int, ...], constants: abi.SortConstants
+    call: Call, kernel: str, arrays: Sequence[Array | None], push: abi.Sort, constants: abi.SortConstants
 ) -> None:
     """Record a dispatch that is bound to elements, places, where both go, and counts, or to others in place of None."""
     known = [array for array in arrays if array is not None]
     bound = [known[0 if at < 2 else -1] if array is None else array for at, array in enumerate(arrays)]
     found = [seen(call, array) for array in bound]
-    words = pack(abi.Sort(*push, *(first for _, first in found)))
-    call.dispatch(kernel, bound, [item for item, _ in found], words, push[1] * push[2], constants)
+    words = pack(push, abi.SortFirsts(*(first for _, first in found)))
+    call.dispatch(kernel, bound, [item for item, _ in found], words, push.rows * push.chunks, constants)
 
 
 operations.update(sort=sort, argsort=argsort)
