@@ -14,7 +14,7 @@ from helpers.vulkan.planning import forget
 import vkpar
 from vkpar.ops.reduce import cpu, sorting
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.sampled(9)]
 
 
 @pytest.fixture(params=["sort_warps", "sort_masks"])
