@@ -1,6 +1,6 @@
-// Passes of a stable radix sort of rows by eight bits of their keys, in chunks of THREADS * ITEMS elements, 4,096 at most: counts how many
-// elements of a chunk have each digit, or sorts a chunk in shared memory and writes runs of equal digits where running
-// sums of the counts say. A row that is one chunk stays in shared memory for all passes. The elements themselves move,
+// Passes of a stable radix sort of rows by eight bits of their keys, in chunks of THREADS * ITEMS elements, 4,096 at most:
+// counts how many elements of a chunk have each digit, or sorts a chunk in shared memory and writes runs of equal digits
+// where running sums of the counts say. A row that is one chunk stays in shared memory for all passes. The elements move,
 // and become keys, which order as whole numbers, when they are asked; so equal keys of several elements do no harm.
 // A lane has every WARP-th element from its first one on, and counts with the WARP lanes beside it: those that have its
 // digit tell each other by bits, of a subgroup or of words in shared memory. The rest needs no subgroups.

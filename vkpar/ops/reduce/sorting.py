@@ -304,8 +304,9 @@ def record_sort(call: Call, source: Array, keys: Array | None, places: Array | N
     at_once = chunks == 1 and kernel != _LANES
     shifts = range(order.low, order.bits, 32 if at_once else _BITS)
     shape = (rows, count)
-    keys_of = [*_turns(call, shape, len(shifts) - 1), None] if keys is None else _turns(call, shape, len(shifts), keys)
-    places_of = [None] * len(shifts) if places is None else _turns(call, shape, len(shifts), places)
+    passes = len(shifts)
+    all_keys = [*_turns(call, shape, passes - 1), None] if keys is None else _turns(call, shape, passes, keys)
+    all_places = [None] * passes if places is None else _turns(call, shape, passes, places)
     counts, sums = [call.temporary((rows, 256 * chunks), uint32) for _ in range(2)] if chunks > 1 else [None, None]
     warp = call.device.info.features.subgroup_size
     told = abi.SortConstants(kind_of(source), int(order.largest), 0, 0, 0, 0, threads, items, warp)
@@ -315,7 +316,7 @@ def record_sort(call: Call, source: Array, keys: Array | None, places: Array | N
         if counts is not None and sums is not None:
             _pass(call, kernel, (left, before, None, None, counts), push, told)
             scan(call, counts, sums)
-        to, after = keys_of[number], places_of[number]
+        to, after = all_keys[number], all_places[number]
         stored = {"keys": int(to is not None), "places": int(after is not None)}
         now = told._replace(begins=int(not number), phase=2 if chunks == 1 else 1, **stored)
         _pass(call, kernel, (left, before, to, after, sums), push, now)
