@@ -18,7 +18,7 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.ops.call import kept
+from vkpar.ops.call.kept import counters
 from vkpar.ops.reduce import cpu, scans
 from vkpar.testing import U
 
@@ -142,7 +142,7 @@ def test_running_sums_and_products(device: vkpar.Device, rng: np.random.Generato
 def test_running_sums_in_one_pass(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, waits: int
 ) -> None:
-    """Exact of whole numbers, the same bits of floats: where no group waits the last one makes all chunks but the first."""
+    """Exact of whole numbers, the same bits of floats; where nobody waits the last group makes nearly all."""
     if "SwiftShader" in device.name:
         pytest.skip("SwiftShader compiles the kernel, which GPUs alone take, for minutes")
     monkeypatch.setattr(scans, "passes_once", lambda _: True)
@@ -163,7 +163,7 @@ def test_running_sums_in_one_pass(
         flags = rng.integers(0, 2, 2 * scans.CHUNK + 3).astype(bool)
         np.testing.assert_array_equal(vkpar.nonzero(device.array(flags))[0].numpy(), np.nonzero(flags)[0])
         device.plans.recipes.clear()
-        assert not kept.counters(device, 1).numpy().any()
+        assert not counters(device, 1).numpy().any()
     np.testing.assert_array_equal(made[0], made[2])
     np.testing.assert_array_equal(made[1], made[3])
 
