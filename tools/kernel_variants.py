@@ -38,6 +38,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^each_.*_rows$", r"r\d+_MODE", (1, 1, 1)),
     ("^each_.*_tile$", r"a\d+_MODE", (0, 1, 2)),
     ("^each_.*_tile$", r"r\d+_MODE", (0, 1, 1)),
+    ("^scan_once", "PHASE", (3, 3, 3)),
     ("^scan_", "PHASE", (0, 1, 2)),
     ("^scan_", "THREADS", (256, 256, 256)),
     ("^(sort_|topk$)", "KIND", (0, 2, 2)),

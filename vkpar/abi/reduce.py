@@ -82,7 +82,7 @@ class UnitsConstants(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Rows of elements, in chunks; where elements, results and what chunks come to begin."""
+    """Rows of elements, in chunks; where elements, results and what chunks come to begin; turns of a wait."""
 
     count_: int
     rows: int
@@ -90,10 +90,11 @@ class Scan(NamedTuple):
     a_first: int
     o_first: int
     s_first: int
+    turns: int
 
 
 class ScanConstants(NamedTuple):
-    """Whether elements are floats, multiplied; the dispatch of three; the work-group; places or sums; a chunk each."""
+    """Whether elements are floats, multiplied; the phase; the work-group; places or sums; a chunk each; whole fours."""
 
     floats: int
     product: int
@@ -101,6 +102,7 @@ class ScanConstants(NamedTuple):
     threads: int
     places: int
     alone: int
+    wide: int
 
 
 class Sort(NamedTuple):

@@ -149,7 +149,7 @@ ELSEWHERE = {"each_": "tests/unit/test_expressions.py", "reduce_": "tests/device
 # Those of GPUs alone. What CPU drivers take: vkpar/ops/matmul/dense.py, attention_kernels.py, rows.py, comm/wires.py.
 _OF_GPUS = re.compile(
     r"matmul_(tiled|coop)|matvec_(?!lanes|steps)|attention_(rows|tiled|warps|cores)|quantized_(matvec|dots|cores)|expert_(few|router|cores)"
-    r"|wire_\w+_gpu_|wire_gather_|norm_gather_|(softmax|norm)_\w+_kept$|carry$|sort_(warps|masks)$"
+    r"|scan_once|wire_\w+_gpu_|wire_gather_|norm_gather_|(softmax|norm)_\w+_kept$|carry$|sort_(warps|masks)$"
 )
 
 

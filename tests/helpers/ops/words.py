@@ -55,7 +55,7 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
         (matmul.Product,),
         (matmul.Operands, matmul.TiledShape, matmul.Turned, matmul.Follows, matmul.TiledTail),
     ),
-    r"matmul_coop_": (_ON_GPUS, _OF_TILES),
+    r"matmul_coop_": ((*_ON_GPUS, matmul.Windows), _OF_TILES),
     r"matvec_cores_": (_ON_GPUS, _OF_STREAMS),
     r"matvec_folded_": ((*_ON_GPUS, matmul.Norm), (*_OF_CONSTANTS, matmul.PassesTail, matmul.FoldTail)),
     r"matvec_forms_": (_ON_GPUS, _OF_CONSTANTS),
