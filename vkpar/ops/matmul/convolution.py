@@ -12,7 +12,7 @@ from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.arrays.join import concatenate
-from vkpar.ops.arrays.making import fill, fill_in
+from vkpar.ops.arrays.making import fill
 from vkpar.ops.arrays.recipes import landed, pad
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
@@ -164,7 +164,7 @@ def _correlated(x: Array, weight: Array, layout: _Layout) -> Array:
     if any(layout.edge):
         down, right = layout.edge
         seen = call.temporary((images, channels, *layout.padded), x.dtype)
-        fill_in(call, seen, 0)
+        fill(seen, 0, call)
         inner = seen[:, :, down : down + x.shape[2], right : right + x.shape[3]]
         landing.move(call, call.operands[0], call.view(seen, inner))
     windows = layout.of(seen).transpose((0, 1, 4, 5, 2, 3))
