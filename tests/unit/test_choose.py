@@ -61,6 +61,9 @@ def test_auto_goes_by_size_and_rig() -> None:
     assert chosen(SAME * 4, 512 * KIB) == "two_shot"
     for mixed in DIFFERENT:
         assert chosen(mixed, 8 * KIB) == "two_shot"
+    processors = [fake(type="cpu")] * 2
+    assert [chosen(processors, nbytes * KIB) for nbytes in (320, 512)] == ["direct", "two_shot"]
+    assert chosen(SAME, 512 * KIB) == "direct"
 
 
 @pytest.mark.parametrize("mixed", DIFFERENT)

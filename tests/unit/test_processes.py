@@ -9,12 +9,14 @@ from collections.abc import Iterator
 import pytest
 from helpers.process.children import check_child
 
+from vkpar.comm.engine.flights import Flight
 from vkpar.comm.rig.processes import mpi
 from vkpar.comm.schedule import processes
 from vkpar.comm.schedule.algorithms import barrier, p2p
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.processes import RECEIVE, SEND, Division, divided
 from vkpar.comm.schedule.steps import BLOCK, Carry, Move, Problem, SlotSet, Span, Step
+from vkpar.doctor.links import sharing
 from vkpar.errors import UnsupportedError
 
 DIVISIONS = [(1, 1), (2, 1), (1, 3), (2, 2), (1, 2, 1), (1, 1, 1, 2)]
@@ -175,3 +177,19 @@ def test_mpi4py_is_loaded_where_it_is_asked_for_alone(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(UnsupportedError, match="pip install mpi4py mpich"):
         mpi.check(object())
+
+
+def test_hosts_whose_processes_share_processors_are_named() -> None:
+    hosts = ["a", "a", "b", "b", "c"]
+    assert sharing(hosts, [{0}, {1}, {0, 1}, {0, 1}, {0}]) == ["b"]
+    assert sharing(hosts, [{0, 1}, {1, 2}, {0}, set(), {0}]) == ["a"]
+    assert sharing(["a"], [{0}]) == []
+
+
+def test_who_waits_for_several_batches_of_a_device_waits_for_other_processes_first() -> None:
+    def order(*phases: tuple[str, ...]) -> list[int]:
+        return list(Flight("all_reduce", 1, {}, phases, lambda: [1] * len(phases)).order())
+
+    assert order(("reduce",), ("send",), ("receive",)) == [0, 1, 2]
+    assert order(("reduce", "gather"), ("send",), ("receive",)) == [2, 1, 0]
+    assert order() == []

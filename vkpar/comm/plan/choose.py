@@ -19,7 +19,7 @@ BUILT_IN, MEASURED = "built in", "measured"
 env.register("algorithm", (AUTO, *TABLE))
 
 # Where ranks are processors, whose kernels take longer than a further hop, an array counts for so many times its bytes.
-_CPU_WEIGHT = 2
+_CPU_WEIGHT = 4
 # A segment should take about as long as the gaps between batches that it costs. Its bytes are the geometric mean of
 # the bytes that a link carries in such a gap and the bytes of the rank's chunk.
 _GAP_BYTES = 1280 << 10

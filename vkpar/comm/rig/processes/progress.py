@@ -146,17 +146,21 @@ class Progress:
         moved = False
         for queue, flying in enumerate(self._flying):
             value = 0
-            with mpi.lock:
-                while flying and self._mpi.Request.Testall(flying[0][0]):
-                    value = flying.popleft()[1].value
+            while flying and self._is_done(flying[0][0]):
+                value = flying.popleft()[1].value
             if value:
                 self.hub.done(queue, value)
                 moved = True
         return moved
 
+    @staticmethod
+    def _is_done(requests: list[Any]) -> bool:
+        with mpi.lock:
+            return all(request.Test() for request in requests)
+
     def _look(self) -> None:
         """See whether another process has failed; that it has left is no matter until it is needed."""
-        if any(self._flying) and self._looked.waited < _LOOK_SECONDS:
+        if self._looked.waited < _LOOK_SECONDS:
             return
         self._looked.reset()
         self._world.channel.look()
