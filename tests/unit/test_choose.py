@@ -96,6 +96,13 @@ def test_auto_is_a_pure_function_and_never_direct_on_mixed_rigs(nbytes: int, sam
     assert choose.segment_nbytes(first, nranks, nbytes) > 0
 
 
+def test_segments_between_hosts_are_shorter() -> None:
+    plan = Plan(TABLE["two_shot"])
+    assert [choose.segment_nbytes(plan, 2, nbytes * MIB) for nbytes in (0, 10)] == [512 * KIB, 2560 * KIB]
+    assert [choose.segment_nbytes(plan, 2, nbytes * MIB, apart=True) for nbytes in (0, 10)] == [128 * KIB, 640 * KIB]
+    assert choose.segment_nbytes(Plan(TABLE["two_shot"], 7 * KIB), 2, MIB, apart=True) == 7 * KIB
+
+
 # ---- with what was measured ----
 
 TUNING = Tuning(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from helpers.process.children import check_child
 
 from vkpar.comm.engine.flights import Flight
 from vkpar.comm.rig.processes import mpi
+from vkpar.comm.rig.processes.world import World
 from vkpar.comm.schedule import processes
 from vkpar.comm.schedule.algorithms import barrier, p2p
 from vkpar.comm.schedule.algorithms.table import TABLE
@@ -193,3 +195,10 @@ def test_who_waits_for_several_batches_of_a_device_waits_for_other_processes_fir
     assert order(("reduce",), ("send",), ("receive",)) == [0, 1, 2]
     assert order(("reduce", "gather"), ("send",), ("receive",)) == [2, 1, 0]
     assert order() == []
+
+
+def test_processes_on_several_hosts_are_apart() -> None:
+    world = World.__new__(World)
+    for hosts, apart in (("aa", False), ("aba", True)):
+        world.members = [SimpleNamespace(host=host) for host in hosts]  # type: ignore[misc]
+        assert world.is_apart == apart
