@@ -150,6 +150,17 @@ def test_what_one_process_raises_after_all_have_agreed_fails_them_all(tmp_path: 
     assert len(fail(MPICH, "refuses_late", tmp_path)) == 3
 
 
+def test_what_comes_after_a_failure_is_written_to_no_array(tmp_path: Path) -> None:
+    conftest.require("llvmpipe")
+    start, environment = command(MPICH, 2)
+    told = tmp_path / "told"
+    done = _started(
+        [*start, sys.executable, str(PROGRAM), "comes_late", "L", "L"], {**environment, "VKPAR_TEST_TOLD": str(told)}
+    )
+    assert told.exists(), done.stderr
+    assert "it has what was written" in told.read_text()
+
+
 def test_a_process_that_is_killed_ends_all(tmp_path: Path) -> None:
     fail(MPICH, "dies", tmp_path)  # mpiexec may end the others before they are told
 

@@ -158,3 +158,38 @@ def test_nothing_is_carried_once_batches_have_failed() -> None:
     assert len(world.posted) == 1
     assert progress.stop()
     progress.close()
+
+
+class _Request:
+    """Is not done before it is cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def Test(self) -> bool:
+        return self.cancelled
+
+    def Cancel(self) -> None:
+        self.cancelled = True
+
+
+def test_after_a_failure_nothing_is_received_that_has_not_begun() -> None:
+    world: Any = _World()
+    sent, got = _Request(), _Request()
+    world.data = SimpleNamespace(Isend=lambda *_: sent, Irecv=lambda *_: got)
+    world.module.Exception = RuntimeError
+    progress = Progress(world)
+    for queue in progress.hub.queues:
+        queue.port.submit(command_of(progress.add([SlotBytes(0, 4)])))
+    deadline = time.monotonic() + 10
+    while progress.carried < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    progress.cancel()
+    assert (sent.cancelled, got.cancelled) == (False, True)
+    progress.hub.queues[1].port.submit(command_of(1))
+    assert progress.hub.queues[1].passed(2, 10), "nothing was posted, as nobody needs it"
+    assert progress.carried == 2
+    sent.cancelled = True
+    assert progress.hub.queues[0].passed(1, 10)
+    assert progress.stop()
+    progress.close()

@@ -28,6 +28,7 @@ import pytest
 from helpers.graph import fusing
 
 import vkpar
+from vkpar.comm.rig.processes.progress import Progress
 
 NAMES = {"L": "llvmpipe", "S": "swiftshader"}
 
@@ -732,11 +733,38 @@ def leaves(letters: Sequence[str]) -> None:
     _fails(letters, fail)
 
 
+def comes_late(letters: Sequence[str]) -> None:
+    """What the last process sends after the first one has failed is written to no array of the first."""
+    team = Team(letters)
+    (device,), world = team.devices, team.world
+    comm = vkpar.Communicator(team.devices, mpi=world, timeout=30.0 if world.rank else 1.0)
+    array, fresh = device.zeros(50_000), np.full(50_000, 7, np.float32)
+    comm.broadcast([array], root=1).wait()
+    world.Barrier()
+    if world.rank:
+        with pytest.MonkeyPatch.context() as patch:
+            post = Progress._requests
+            patch.setattr(Progress, "_look", lambda _: None)  # that the other has failed
+            patch.setattr(Progress, "_requests", lambda *given: time.sleep(2.5) or post(*given))
+            comm.broadcast([array], root=1)
+            time.sleep(5)
+            return
+    with pytest.raises(vkpar.CommunicatorError):
+        comm.broadcast([array], root=1).wait()
+    array.write(fresh)
+    ends = time.monotonic() + 4
+    while time.monotonic() < ends:
+        world.Iprobe()
+        time.sleep(0.001)
+    assert np.array_equal(array.numpy(), fresh)
+    _told(0, 0, 0, AssertionError("it has what was written"))
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
         *(collectives, pairs, graphs, fused, streams, calls, refused, against_mpi, soak),
-        *(dies, hangs, stops, stalls, leaves, opens_no_rig, tests_nothing, refuses_late),
+        *(dies, hangs, stops, stalls, leaves, opens_no_rig, tests_nothing, refuses_late, comes_late),
     )
 }
 
