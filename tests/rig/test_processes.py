@@ -123,6 +123,16 @@ def test_graphs_and_calls_that_differ_and_communicators_of_split() -> None:
     )
 
 
+_LEVELS = [("single", "unthreaded L")]
+_MORE_LEVELS = [("serialized", "pairs,streams L L")]
+
+
+@pytest.mark.parametrize(("level", "case"), [*_LEVELS, *_MORE_LEVELS] if conftest.FULL else _LEVELS)
+def test_an_mpi_without_threads_is_refused_and_one_call_at_a_time_is_enough(level: str, case: str) -> None:
+    scenarios, *letters = case.split()
+    run(MPICH, scenarios, *letters, changes={"MPI4PY_RC_THREAD_LEVEL": level})
+
+
 def test_sums_in_graphs_are_fused() -> None:
     run(MPICH, "fused", *(["L", "LL"] if conftest.FULL else ["L", "L"]))
 

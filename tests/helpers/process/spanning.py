@@ -33,6 +33,9 @@ from vkpar.comm.rig.processes.progress import Progress
 NAMES = {"L": "llvmpipe", "S": "swiftshader"}
 
 
+EVERY = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)] + ["float32", "float16", "bfloat16"]
+
+
 def devices_of(letters: str) -> list[vkpar.Device]:
     """Open the devices that letters name."""
     return vkpar.open_devices("&".join(NAMES[letter] for letter in letters))
@@ -104,8 +107,9 @@ def cases(n: int) -> Iterator[Case]:
             yield Case("all_reduce", "float32", alike[count], words={"wire": wire})
     for dtype in ("float16", "bfloat16", "int8", "uint16", "int32", "uint64"):
         yield Case("all_reduce", dtype, alike[1000])
-    for op in ("prod", "max", "min", "avg"):
-        for dtype in ("float32", "int32", "float16"):
+    full = os.environ.get("VKPAR_TEST_FULL") == "1"
+    for op in (("sum",) if full else ()) + ("prod", "max", "min", "avg"):
+        for dtype in EVERY if full else ("float32", "int32", "float16"):
             yield Case("all_reduce", dtype, alike[255], words={"op": op})
     yield Case("all_reduce", "float32", alike[0])
     yield Case("all_reduce", "float32", [1000 if rank else None for rank in range(n)], alike[1000], {"op": "avg"})
@@ -512,6 +516,13 @@ def refused(letters: Sequence[str]) -> None:
     half.Free()
 
 
+def unthreaded(letters: Sequence[str]) -> None:
+    """An MPI that allows no threads is refused."""
+    team = Team(letters)
+    with pytest.raises(vkpar.UnsupportedError, match="needs an MPI with threads"):
+        vkpar.Communicator(team.devices, mpi=team.world)
+
+
 def closes(world: Any, devices: Sequence[vkpar.Device]) -> None:
     """A close by another thread ends a call that waits for other processes, whose communicators work until then."""
     comm = vkpar.Communicator(devices, mpi=world, timeout=60)
@@ -763,7 +774,7 @@ def comes_late(letters: Sequence[str]) -> None:
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
-        *(collectives, pairs, graphs, fused, streams, calls, refused, against_mpi, soak),
+        *(collectives, pairs, graphs, fused, streams, calls, refused, unthreaded, against_mpi, soak),
         *(dies, hangs, stops, stalls, leaves, opens_no_rig, tests_nothing, refuses_late, comes_late),
     )
 }
