@@ -783,7 +783,8 @@ SCENARIOS = {
 def main() -> None:
     """Run scenarios, joined by commas, one after the other."""
     scenarios, *letters = sys.argv[1:]
-    faulthandler.dump_traceback_later(3000 if "soak" in scenarios else 120, exit=True)
+    most = 500 if os.environ.get("VKPAR_TEST_FULL") == "1" else 120
+    faulthandler.dump_traceback_later(3000 if "soak" in scenarios else most, exit=True)
     for name in scenarios.split(","):
         SCENARIOS[name](letters)
     print(f"{scenarios}: done", flush=True)
