@@ -748,25 +748,38 @@ def comes_late(letters: Sequence[str]) -> None:
     """What the last process sends after the first one has failed is written to no array of the first."""
     team = Team(letters)
     (device,), world = team.devices, team.world
-    comm = vkpar.Communicator(team.devices, mpi=world, timeout=30.0 if world.rank else 1.0)
+    failed, sent = Path(os.environ["VKPAR_TEST_TOLD"] + ".failed"), threading.Event()
+    comm = vkpar.Communicator(team.devices, mpi=world, timeout=60.0 if world.rank else 0.5)
     array, fresh = device.zeros(50_000), np.full(50_000, 7, np.float32)
     comm.broadcast([array], root=1).wait()
     world.Barrier()
     if world.rank:
+        send = Progress._requests
+
+        def late(*given: Any) -> list[Any]:
+            while not failed.exists():
+                time.sleep(0.01)
+            made = send(*given)
+            sent.set()
+            return made
+
         with pytest.MonkeyPatch.context() as patch:
-            post = Progress._requests
             patch.setattr(Progress, "_look", lambda _: None)  # that the other has failed
-            patch.setattr(Progress, "_requests", lambda *given: time.sleep(2.5) or post(*given))
+            patch.setattr(Progress, "_requests", late)
             comm.broadcast([array], root=1)
-            time.sleep(5)
+            assert sent.wait(60)
+            world.send(None, 0)
+            world.recv(source=0)
             return
     with pytest.raises(vkpar.CommunicatorError):
         comm.broadcast([array], root=1).wait()
     array.write(fresh)
-    ends = time.monotonic() + 4
-    while time.monotonic() < ends:
+    failed.touch()
+    world.recv(source=1)
+    ends = time.monotonic() + 0.3
+    while time.monotonic() < ends:  # MPI moves bytes when it is called
         world.Iprobe()
-        time.sleep(0.001)
+    world.send(None, 1)
     assert np.array_equal(array.numpy(), fresh)
     _told(0, 0, 0, AssertionError("it has what was written"))
 
