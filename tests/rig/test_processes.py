@@ -271,5 +271,5 @@ def test_every_collective_and_the_whole_doctor(tmp_path: Path) -> None:
     doctor = _well(found, "doctor")
     for name in ("processes", "moves over MPI", "sums over MPI", "captured over MPI"):
         assert f"  ok      {name} " in doctor, doctor
-    assert "processes with CPU drivers share processors" in " ".join(doctor.split())
+    assert "processes with CPU drivers share processors on" in " ".join(doctor.split())
     assert ", 0 failed, " in doctor

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from helpers.process.children import check_child
 
+from vkpar.bench.measure.job import sharing
 from vkpar.comm.engine.flights import Flight
 from vkpar.comm.rig.processes import mpi
 from vkpar.comm.rig.processes.world import World
@@ -18,7 +19,6 @@ from vkpar.comm.schedule.algorithms import barrier, p2p
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.processes import RECEIVE, SEND, Division, divided
 from vkpar.comm.schedule.steps import BLOCK, Carry, Move, Problem, SlotSet, Span, Step
-from vkpar.doctor.links import sharing
 from vkpar.errors import UnsupportedError
 
 DIVISIONS = [(1, 1), (2, 1), (1, 3), (2, 2), (1, 2, 1), (1, 1, 1, 2)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -33,10 +31,6 @@ _ROUNDS: Final = 3
 _OF_ONE_MODEL: Final = "direct"  # every rank adds, so that all must round alike
 OPENED: Final = "processes"
 _CARRIED: Final = "run vkpar doctor on each host without mpiexec, and MPI's own tests: one of the two carries wrongly"
-_BIND: Final = (
-    "on {} processes with CPU drivers share processors, so that some runs take several times as long: bind each "
-    "process to its own (mpiexec -bind-to core:N)"
-)
 _LINK: Final = "use these two together no more: update their drivers, and report it (VKPAR_LINK=bridged may help)"
 
 
@@ -229,17 +223,9 @@ def meet(job: Job, selector: str | None, stack: ExitStack, *, quick: bool) -> tu
     names = job.gather([info.name for info in infos])
     told = [f"{host}: {', '.join(own)}" for host, own in zip(job.hosts, names, strict=True)]
     each = "; ".join(f"{which} {text}" for which, text in enumerate(told))
-    used = job.gather(os.sched_getaffinity(0) if any(info.is_cpu for info in infos) else set())
-    crowded = sharing(job.hosts, used)
-    advice = f"; {_BIND.format(', '.join(crowded))}" if crowded else ""
-    found = f"{number(comm.nranks, 'rank')}: {each}{advice}"
-    return Meeting(job, comm, quick), Finding.of(OK, found, ranks=names, crowded=crowded)
-
-
-def sharing(hosts: Sequence[str], used: Sequence[Set[int]]) -> list[str]:
-    """Return the hosts of which two processes use the same processors; ``used`` has by process those of CPU drivers."""
-    pairs = itertools.combinations(zip(hosts, used, strict=True), 2)
-    return sorted({host for (host, mine), (other, theirs) in pairs if host == other and mine & theirs})
+    advice = job.advice(computes=any(info.is_cpu for info in infos))
+    found = "; ".join(filter(None, (f"{number(comm.nranks, 'rank')}: {each}", advice)))
+    return Meeting(job, comm, quick), Finding.of(OK, found, ranks=names)
 
 
 def moved(meeting: Meeting) -> Iterator[Finding]:
