@@ -129,8 +129,10 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     # mixtures of experts
     ("^expert_few", "ACTIVATION", (0, 4, 4)),
     ("^expert_few", "SPAN", (32, 32, 64)),
-    ("^expert_few", "COLUMNS", (2, 4, 2)),
-    ("^expert_few", "TURNS", (1, 2, 4)),
+    ("^expert_few_folded", "COLUMNS", (2, 2, 2)),
+    ("^expert_few", "COLUMNS", (1, 2, 1)),
+    ("^expert_few", "TURNS", (1, 1, 2)),
+    ("^expert_router", "SPAN", (32, 32, 64)),
     ("^expert_groups", "TILE", (4, 32, 32)),
     # copies of regions; what collectives sum, and how
     ("^region_", "AXES", (1, 3, 6)),

@@ -75,6 +75,7 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     r"expert_few": (_OF_EXPERTS, _OF_BLOCKS),
     r"expert_(product|cores)": ((experts.Grouped,), (experts.GroupedConstants,)),
     r"expert_route$": ((experts.Route,), (experts.RouteConstants,)),
+    r"expert_router$": ((experts.Router,), (experts.RouterConstants,)),
     r"expert_groups$": ((experts.Groups,), (experts.GroupsConstants,)),
     r"expert_sum$": ((experts.Sum,), (experts.SumConstants,)),
     r"region_": ((arrays.Region,), (arrays.RegionConstants,)),
