@@ -93,7 +93,8 @@ def test_norms(
     x = normal(rng, (3, (heads + 2 * kv_heads) * n), dtype)
     of_queries, of_keys = (normal(rng, (n,), weights) for _ in range(2))
     qkv, positions = device.array(x, dtype), device.array(places)
-    norms = device.array(of_queries, weights), device.array(of_keys, weights), 1e-6
+    apart_by_two = device.array(np.repeat(of_keys, 2), weights)[::2]
+    norms = device.array(of_queries, weights), apart_by_two, 1e-6
     one, two = (vkpar.KVCache(device, kv_heads, ROOM, n, "float32") for _ in range(2))
     normed = values_of(qkv).astype(np.float64).reshape(3, -1, n)
     normed[:, : heads + kv_heads] /= np.sqrt((normed[:, : heads + kv_heads] ** 2).mean(-1, keepdims=True) + 1e-6)
@@ -176,6 +177,8 @@ def test_what_is_refused(device: vkpar.Device) -> None:
         ("style is", qkv, {"style": "gptj"}),
         ("width is", qkv, {"width": 3}),
         ("theta", qkv, {"theta": -1.0}),
+        ("epsilon", qkv, {"norms": (device.zeros(8), device.zeros(8), "1e-6")}),
+        ("share memory", qkv, {"norms": (cache.v[0, 0], device.zeros(8), 0.0)}),
         ("weights of norms are", qkv, {"norms": (device.zeros(8), device.zeros(4), 0.0)}),
         ("scaling has", qkv, {"scaling": {"factor": 2.0}}),
         ("the result is", qkv, {"out": device.zeros((3, 2, 7))}),

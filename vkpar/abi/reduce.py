@@ -106,12 +106,19 @@ class ScanConstants(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """Rows of keys and places, in chunks; which bits of the keys, and where all begin."""
+    """Rows of elements and places, in chunks; which bits of their keys, which of them turned."""
 
     count_: int
     rows: int
     chunks: int
     shift: int
+    bits: int
+    flip: int
+
+
+class SortFirsts(NamedTuple):
+    """Where elements and places begin, those that are stored, and counts."""
+
     keys_first: int
     places_first: int
     sorted_keys_first: int
@@ -142,13 +149,20 @@ class ScatterAddConstants(NamedTuple):
 
 
 class SortConstants(NamedTuple):
-    """What the first pass reads, whether this is it, the order, whether digits are counted, or nobody counted."""
+    """What elements are, the order, whether this is the first pass, what is done of three things, what is stored.
+
+    Then the work-group, the elements of an invocation, and the invocations of a subgroup.
+    """
 
     kind: int
-    begins: int
     largest: int
-    counts: int
-    alone: int
+    begins: int
+    phase: int
+    keys: int
+    places: int
+    threads: int
+    items: int
+    warp: int
 
 
 class Topk(NamedTuple):

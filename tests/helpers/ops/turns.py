@@ -135,7 +135,7 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"quantized_pack_mixed": (8, loop(2, loop(8, loop(4)) + loop(4))),
     r"quantized_pack_": (2, 2 * loop(8)),
     r"scan_": (7, loop(8) + 2 * (loop(32) + loop(3)) + loop(31) + loop(1024)),  # the last one of a chunk alone
-    r"sort$": (6, 2 * loop(16) + 3 * loop(8) + loop(8)),
+    r"sort_lanes$": (9, 3 * loop(256) + 2 * loop(2048) + loop(7) + loop(32, 2 * loop(8))),
     r"topk$": (8, _topk),
     r"scatter_add_": (1, loop(32)),
     r"expert_route$": (7, _routed),
@@ -149,7 +149,7 @@ ELSEWHERE = {"each_": "tests/unit/test_expressions.py", "reduce_": "tests/device
 # Those of GPUs alone. What CPU drivers take: vkpar/ops/matmul/dense.py, attention_kernels.py, rows.py, comm/wires.py.
 _OF_GPUS = re.compile(
     r"matmul_(tiled|coop)|matvec_(?!lanes|steps)|attention_(rows|tiled|warps|cores)|quantized_(matvec|dots|cores)|expert_(few|router|cores)"
-    r"|scan_once|wire_\w+_gpu_|wire_gather_|norm_gather_|(softmax|norm)_\w+_kept$|carry$"
+    r"|scan_once|wire_\w+_gpu_|wire_gather_|norm_gather_|(softmax|norm)_\w+_kept$|carry$|sort_(warps|masks)$"
 )
 
 

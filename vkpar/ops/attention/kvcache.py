@@ -13,7 +13,16 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
+from vkpar.ops.call.checks import (
+    FLOATS,
+    INTEGERS,
+    SHORT,
+    check_arrays,
+    check_float,
+    check_number,
+    check_out,
+    check_overlap,
+)
 from vkpar.ops.call.strided import bind, stand_in, takes
 from vkpar.ops.call.windows import GROUP
 from vkpar.ops.rows.norms import rms_norm
@@ -180,6 +189,7 @@ class KVCache(Fixed, Unpickled):
         """Check fused rows, and return how many heads of queries they have."""
         name = "KVCache.rope_append"
         weights = {} if norms is None else {"norms[0]": norms[0], "norms[1]": norms[1]}
+        check_number(name, "epsilon", 0.0 if norms is None else norms[2])
         check_arrays(name, out, qkv=qkv, positions=positions, **weights)
         for weight in weights.values():
             check_float(name, weight.dtype)
@@ -202,7 +212,7 @@ class KVCache(Fixed, Unpickled):
         if out is not None:
             check_out(name, out, (heads, len(qkv), self.width), qkv.dtype)
         for target in (*self._rows, self.length, *([] if out is None else [out])):
-            check_overlap(name, target, qkv, positions, in_place=False)
+            check_overlap(name, target, qkv, positions, *weights.values(), in_place=False)
         if out is not None:
             for target in (*self._rows, self.length):
                 check_overlap(name, target, out, in_place=False)
@@ -211,6 +221,7 @@ class KVCache(Fixed, Unpickled):
     def _launch_fused(self, call: Call, heads: int, turning: int, eps: float, *, neox: bool) -> None:
         qkv, _, table, *others = call.operands
         base, weights = ([], others) if self._base is None else (others[:1], others[1:])
+        weights = [landing.packed(call, weight) for weight in weights]
         source, places = bind(call, qkv), landing.packed(call, call.operands[1])
         targets = [bind(call, result) for result in call.results]
         bases = base[0] if base else places

@@ -141,7 +141,7 @@ class ParallelAttention:
         heads: which rank has which.
         theta: base of the rotary embedding; ``scaling`` and ``style`` as :func:`vkpar.rope` takes them.
         norms: of each head of queries, and of each of keys, before they are turned: weights of (head_dim,) on the ranks
-            that have heads; None for none.
+            that have heads, one epsilon; None for none.
         scale: of the scores; None for the root of a head's width, inverted.
         window: how many tokens a token attends to, itself included; None for all before it.
         post: a norm of the results before a residual is added; None for none.
@@ -176,6 +176,8 @@ class ParallelAttention:
     ) -> None:
         if len(qkv) not in (1, 3):
             raise InvalidUsageError(f"queries, keys and values are one layer or three, not {len(qkv)}")
+        if norms is not None and norms[0].epsilon != norms[1].epsilon:
+            raise InvalidUsageError(f"norms of queries and of keys have one epsilon, not {[n.epsilon for n in norms]}")
         self._qkv = tuple(qkv)
         self._output = output
         self._heads = heads
