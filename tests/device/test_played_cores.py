@@ -15,10 +15,11 @@ from conftest import FULL
 from helpers.ops import played
 from helpers.ops.elements import check, normal, values_of
 from helpers.ops.windows import windowed
-from helpers.vulkan.infos import OF_BMG, intel_info
+from helpers.vulkan.infos import OF_BMG, intel_info, radv_info
 from numpy.typing import NDArray
 
 import vkpar
+from vkpar.abi import attention as abi
 from vkpar.doctor.references import attended
 from vkpar.ops.call.makes import Make
 from vkpar.ops.matmul import images
@@ -229,6 +230,8 @@ def test_few_rows(
         (72, 2, False, True, 1, "bfloat16", 19),
         (72, 2, True, False, 2, "float16", 27),
         (128, 4, True, False, 1, "bfloat16", 1),
+        (30, 0, True, False, 2, "float16", 6),
+        (24, 0, False, True, 1, "float16", 19),
     ],
 )
 def test_attention(
@@ -245,10 +248,17 @@ def test_attention(
 ) -> None:
     """Subgroups that have queries to themselves, and such as share them; masks, windows, parts, rising scores.
 
-    Of two tiles of keys: with more, invocations would turn more often than lavapipe counts.
+    Of two tiles of keys: with more, invocations would turn more often than lavapipe counts. 0 parts: the widest rows of
+    a card of AMD's, if less wide.
     """
-    kernel = attention._narrow(intel_info(OF_BMG, (16, 32)), dtype, width)
-    assert kernel.more.parts == parts
+    if parts:
+        kernel = attention._narrow(intel_info(OF_BMG, (16, 32)), dtype, width)
+        assert kernel.more.parts == parts
+    else:
+        for most in ("_MOST_HELD", "_MOST_TILED"):
+            monkeypatch.setattr(attention, most, 16)
+        kernel = attention._cores(radv_info(mesa=25), dtype, width)
+        assert kernel.more == abi.CoresConstants(16, 64, ahead=0)
     monkeypatch.setattr(attention, "kernel_for", lambda *_: kernel)
     monkeypatch.setattr(attention, "splits_for", lambda *_: splits)
     tokens, keys = kernel.rows + 5, 27

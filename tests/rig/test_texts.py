@@ -548,6 +548,11 @@ def test_bad_input(rig: Any) -> None:
         one, two = (several.join([number], 5) for number in (1, 2))
         with pytest.raises(InvalidUsageError, match="room for no more"):
             several.join([3], 5)
+        for most in (-1, 1.5, True, None):
+            with pytest.raises(InvalidUsageError, match="steps is a whole number from 0"):
+                next(several.steps(most))  # type: ignore[arg-type]
+        assert list(several.steps(0)) == []
+        assert len(one.tokens) == 1
         several.step()
         for count in (0, 3, -1):
             with pytest.raises(InvalidUsageError, match="of 2 tokens that were made"):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.vulkan.infos import OF_BMG, OF_DG2, fake_info, intel_info
+from helpers.vulkan.infos import OF_BMG, OF_DG2, fake_info, intel_info, radv_info
 
 from vkpar import cachedir, env
 from vkpar.abi import attention as abi
@@ -111,6 +111,25 @@ def test_weights_are_converted_where_they_are_or_in_shared_memory() -> None:
     assert found == ("attention_cores2_t256", 256, 128, abi.CoresConstants(32, 32))
     without = tuple(name for name in MATRICES if name != "cooperativeMatrixConversions")
     assert chosen(gpu(matrix_features=without), 2048) == ("attention_cores_t256", *found[1:])
+
+
+@pytest.mark.parametrize(
+    ("mesa", "driver", "width", "expected"),
+    [
+        (25, 3, 256, (128, 32, abi.CoresConstants(16, 64, ahead=0))),
+        (25, 3, 225, (128, 32, abi.CoresConstants(16, 64, ahead=0))),
+        (25, 3, 224, (256, 64, abi.CoresConstants(16, 64))),
+        (25, 3, 128, (256, 64, abi.CoresConstants(32, 64))),
+        (26, 3, 256, (256, 64, abi.CoresConstants(16, 64))),
+        (25, 2, 256, (256, 64, abi.CoresConstants(16, 64))),  # another driver for the same cards
+    ],
+)
+def test_queries_of_the_widest_rows_lie_where_compilers_have_room(
+    mesa: int, driver: int, width: int, expected: tuple[Any, ...]
+) -> None:
+    found = chosen(radv_info(mesa, driver), 2048, width)
+    assert found == (f"attention_cores_t{expected[0]}", *expected)
+    assert module._shared_of_cores(found.threads, found.more, width) <= 48 << 10
 
 
 @pytest.mark.parametrize("shared", [16 << 10, 32 << 10, 48 << 10, 64 << 10])

@@ -72,3 +72,18 @@ def intel_info(
     )
     most = {"max_workgroup_invocations": 1024, "max_shared_memory": 48 << 10, "max_workgroup_subgroups": 64} | limits
     return dataclasses.replace(info, features=features, limits=dataclasses.replace(info.limits, **most))
+
+
+def radv_info(mesa: int, driver: int = 3) -> DeviceInfo:
+    """What Mesa's driver says of a card of AMD's with matrix cores, or another driver."""
+    info = fake_info(vendor_id=0x1002, driver_id=driver, driver_version=mesa << 22 | 7)
+    features = dataclasses.replace(
+        info.features,
+        cooperative_matrix=("16x16x16 f16*f16->f32",),
+        matrix_features=_MATRICES[:1],
+        subgroup_size=64,
+        subgroup_sizes=(32, 64),
+        subgroup_operations=("basic", "vote", "arithmetic", "ballot", "shuffle"),
+    )
+    limits = dataclasses.replace(info.limits, max_workgroup_invocations=1024, max_shared_memory=64 << 10)
+    return dataclasses.replace(info, features=features, limits=limits)

@@ -28,7 +28,7 @@ from vkpar.ops.elementwise.run import COMPUTED, launch
 from vkpar.ops.elementwise.run import move as copy_bits
 from vkpar.ops.elementwise.shipped import SHIPPED
 from vkpar.ops.elementwise.table import BUILTINS, kind_of
-from vkpar.ops.elementwise.ways import Dispatch, Meaning
+from vkpar.ops.elementwise.ways import Meaning
 from vkpar.text import shown
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from vkpar.ops.call.plan import Plan
 
 
-def fill(a: Array, value: Any) -> None:
-    """Set every element of ``a`` to ``value``; see :meth:`vkpar.Array.fill`."""
+def fill(a: Array, value: Any, call: Call | None = None) -> None:
+    """Set every element of ``a`` to ``value``, as a part of ``call`` if there is one; see :meth:`vkpar.Array.fill`."""
     if type(value) is not int:
         value = _whole(value, a.dtype)  # plans have whole numbers, too
     key: tuple[Any, ...] = ("fill", type(value), a.form or form_of(a))
-    plan: Plan | None = a.device.plans.known.get(key)
+    plan: Plan | None = None if call is not None else a.device.plans.known.get(key)
     if plan is not None and plan.apply(a.device, (), (a,), plan.words([value])) is not None:
         return
     a.device.check_open()
@@ -52,6 +52,8 @@ def fill(a: Array, value: Any) -> None:
         raise InvalidUsageError(f"fill takes a number, not {type(value).__name__}")
     value, name = _whole(value, a.dtype), a.dtype.name
     if name not in COMPUTED:
+        if call is not None:
+            call.forget()
         try:
             a.write(np.full(a.shape, value, a.dtype.numpy))
         except OverflowError as error:
@@ -61,20 +63,7 @@ def fill(a: Array, value: Any) -> None:
     assert kind is not None
     if a.size:
         a.renew()
-        launch(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], key=key)
-
-
-def fill_in(call: Call, a: Array, value: float) -> None:
-    """Set every element of an array of a call, of a type of floats, to ``value``."""
-    name = a.dtype.name
-    kind = kind_of(BUILTINS["fill"], (name,))
-    assert kind is not None
-    made = Dispatch.of(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], 0)
-    if made is None or made.aside(0, a) is not None:
-        call.forget()
-        fill(a, value)
-    else:
-        made.run(None, [value], call)
+        launch(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], key=key, call=call)
 
 
 def _whole(value: Any, dtype: DType) -> Any:

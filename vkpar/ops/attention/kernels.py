@@ -31,6 +31,7 @@ _TILED_THREADS: Final = (128, 256)  # of eight rows an invocation, and of four
 _MOST_TILED: Final = 128  # elements of a row
 _TILED_SHARED: Final = (28_672, 30_720)  # bytes of shared memory, of both
 _MOST_OF_CORES: Final = 256  # elements of a row
+_MOST_HELD: Final = 224  # of one whose queries every compiler finds registers for
 _USUAL_WIDTH: Final = 64
 # Of matrices of eight rows: what invocations of their subgroups have registers for, the sums of so many of them each.
 _NARROW_THREADS, _NARROW_KEYS, _NARROW_SUMS = 256, 16, 3
@@ -117,14 +118,24 @@ def _cores(info: DeviceInfo, dtype: str, width: int) -> Kernel | None:
     kind = next((kind for kind in kinds if offers(info, f"{kind}_t128_{SHORT[dtype]}", dtype)), None)
     if kind is None or warp not in (16, 32, 64) or width > _MOST_OF_CORES:
         return None
-    pitch = 2 * -(-width // 16) + 1
+    held = width <= _MOST_HELD or info.driver_version >> 22 >= make_of(info).wide_since
     most = tuning.keys if width <= _MOST_TILED else 16  # the sums of wider rows leave no registers for more
-    for threads, keys in itertools.product(dict.fromkeys((tuning.core_threads, 128)), dict.fromkeys((most, 16))):
-        rows = threads // warp * 16
-        units = max(4 * keys * pitch + rows * 4, rows * 9)
-        if threads <= limits.max_workgroup_invocations and 16 * units + 8 * rows <= limits.max_shared_memory:
-            return Kernel(f"{kind}_t{threads}", threads, rows, abi.CoresConstants(keys, warp))
+    largest = tuning.core_threads if held else 128  # more queries would take more than 48 KiB
+    for threads, keys in itertools.product(dict.fromkeys((largest, 128)), dict.fromkeys((most, 16))):
+        own = abi.CoresConstants(keys, warp, ahead=int(held))
+        if (
+            threads <= limits.max_workgroup_invocations
+            and _shared_of_cores(threads, own, width) <= limits.max_shared_memory
+        ):
+            return Kernel(f"{kind}_t{threads}", threads, threads // warp * own.fm, own)
     return None
+
+
+def _shared_of_cores(threads: int, own: abi.CoresConstants, width: int) -> int:
+    """Return the bytes of shared memory of shaders/common/attention_cores.glsl."""
+    slots, pitch = threads // own.warp * own.fm, 2 * -(-width // 16) + 1
+    rows = 4 * own.keys if own.ahead else 2 * own.keys + slots // own.parts
+    return 16 * max(rows * pitch + slots * 4, slots * 9) + 8 * slots
 
 
 def _narrow(info: DeviceInfo, dtype: str, width: int) -> Kernel | None:
@@ -135,14 +146,12 @@ def _narrow(info: DeviceInfo, dtype: str, width: int) -> Kernel | None:
     warp, depth, parts = fragment.warp(info), -(-width // 16), 1
     while -(-depth // parts) > _NARROW_SUMS:
         parts *= 2
-    slots = threads // warp * fragment.rows
-    units = max((2 * _NARROW_KEYS + slots // parts) * (2 * depth + 1) + slots * 4, slots * 9)
     if threads > limits.max_workgroup_invocations or threads // warp > limits.max_workgroup_subgroups:
         return None
-    if 16 * units + 8 * slots > limits.max_shared_memory:
-        return None
     own = abi.CoresConstants(_NARROW_KEYS, warp, fragment.rows, ahead=0, parts=parts)
-    return Kernel(f"{CORES}_t{threads}", threads, slots // parts, own)
+    if _shared_of_cores(threads, own, width) > limits.max_shared_memory:
+        return None
+    return Kernel(f"{CORES}_t{threads}", threads, threads // warp * fragment.rows // parts, own)
 
 
 def on_cores(info: DeviceInfo, dtype: str) -> bool:

@@ -17,6 +17,8 @@ class Make(NamedTuple):
         rows: queries of attention that an invocation keeps scores and sums of, at most.
         matrices_since: the version of the driver from which on integrated GPUs list matrices of 8x8x16 only where they
             have units for them.
+        wide_since: the version of the driver from which on its compiler finds registers for the queries of attention's
+            widest rows on matrix cores, beside their sums and what is loaded ahead.
         brief: kernels of matrix cores load nothing ahead, and what follows their products is a loop: the compiler
             spills registers otherwise, and takes seconds.
         waits: running sums go over memory once, and work-groups wait for others that have begun; discrete GPUs alone.
@@ -26,6 +28,7 @@ class Make(NamedTuple):
     sums: int = 64
     rows: int = 8
     matrices_since: int = 0
+    wide_since: int = 0
     brief: bool = False
     waits: bool = False
 
@@ -37,8 +40,8 @@ _MAKES: Final = {
     0x10DE: Make(warps=True, sums=128, waits=True),
     0x8086: Make(sums=32, rows=4, matrices_since=26),
 }
-_NVK: Final = 24  # Mesa's driver for NVIDIA's cards
-_OF_DRIVERS: Final = {_NVK: Make(warps=True, brief=True)}
+_RADV, _NVK = 3, 24  # Mesa's drivers for AMD's and NVIDIA's cards
+_OF_DRIVERS: Final = {_RADV: Make(wide_since=26), _NVK: Make(warps=True, brief=True)}
 _OTHERS: Final = Make()
 
 

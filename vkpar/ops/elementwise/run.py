@@ -178,6 +178,7 @@ def launch(
     *,
     key: tuple[Any, ...] | None = None,
     base: int = 0,
+    call: Call | None = None,
 ) -> None:
     """Run on checked operands and results that have elements.
 
@@ -188,20 +189,23 @@ def launch(
         outs: arrays of one shape.
         key: what a plan is kept by, where one dispatch does it all.
         base: the number of the first element.
+        call: of which it is a part; one that takes more than a dispatch is not kept.
     """
     shape = outs[0].shape
     views = [_shown(operand, shape) for operand in operands]
     made = Dispatch.of(operation, meaning, views, outs, base)
+    aside = [] if made is None else made.asides
+    several = any(target is not None for target in aside)
+    if call is not None and (made is None or several):
+        call.forget()
     if made is None:
         _materialised(operation, meaning, views, outs, base)
-        return
-    aside = made.asides
-    if any(target is not None for target in aside):
+    elif several:
         targets = [out if target is None else target for out, target in zip(outs, aside, strict=True)]
         launch(operation, meaning, operands, targets, base=base)
         landing.settle(targets, outs)
-        return
-    made.run(key, operands)
+    else:
+        made.run(key, operands, call)
 
 
 def _shown(operand: Operand, shape: tuple[int, ...]) -> Operand:

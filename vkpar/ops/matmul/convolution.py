@@ -12,7 +12,7 @@ from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.arrays.join import concatenate
-from vkpar.ops.arrays.making import fill, fill_in
+from vkpar.ops.arrays.making import fill
 from vkpar.ops.arrays.recipes import landed, pad
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
@@ -174,7 +174,7 @@ def _by_columns(call: Call, layout: WindowLayout) -> None:
     (number, channels), part = seen.shape[:2], rows.shape[0]
     if any(layout.edge):
         seen = call.temporary((number, channels, *layout.padded), seen.dtype)
-        fill_in(call, seen, 0)
+        fill(seen, 0, call)
         landing.move(call, call.operands[0], call.view(seen, layout.within(seen, call.operands[0])))
     windows = layout.of(seen).transpose((0, 1, 4, 5, 2, 3))
     columns = call.temporary(windows.shape, seen.dtype)

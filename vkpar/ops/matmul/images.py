@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vkpar import dtypes
 from vkpar.abi import matmul as abi
 from vkpar.arrays.array import Array
-from vkpar.ops.arrays.making import fill_in
+from vkpar.ops.arrays.making import fill
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.windows import writable_in_place
@@ -116,7 +116,7 @@ def _channels_last(call: Call, x: Array, layout: WindowLayout) -> Array:
     if not any(layout.edge):
         return landing.packed(call, turned)
     made = call.temporary((x.shape[0], *layout.padded, x.shape[1]), x.dtype)
-    fill_in(call, made, 0)
+    fill(made, 0, call)
     inner = layout.within(made.transpose(0, 3, 1, 2), x)
     landing.move(call, x, call.view(made, inner))
     return made

@@ -37,13 +37,13 @@ _MOST_WORDS: Final = 1 << 20  # that work-groups of one pass tell each other
 
 
 def cumsum(a: Array, axis: int | None = None, *, out: Array | None = None) -> Array:
-    """Return the running sums of elements along an axis, in the type of ``a``.
+    """Return the running sums of elements along an axis, in the type of ``a``; int32 or uint32 of narrower integers.
 
     Floats are added in float32 in an order that shapes fix, and rounded once: the same bits each time. With n terms and
     D = 16 * ceil(log2(n) / 12 + 1) the error is at most D * 2^-23 * (the sum of magnitudes so far). Integers wrap.
 
     Args:
-        a: float32, float16, bfloat16, int32 or uint32, of any shape.
+        a: floats of 16 and 32 bits, integers of 8 to 32 bits and bool; those of 64 bits that the device computes.
         axis: along which; None for all elements in C order, in one dimension.
         out: where the result goes, of its shape and type, sharing no memory with ``a``.
 

@@ -90,7 +90,7 @@ class Llama(Closable, Unpickled):
         self.context, self.sequences, self._batch = context, sequences, batch
         self._length = 0
         self._lent = False  # to a Texts, through which prompts come then
-        self._together: Any = None  # what it has on the devices
+        self._together: object = None  # what it has on the devices
         builder = Builder(config, tensors, comm, placement, progress, dtype, inputs)
         self._embedding = builder.embedding()
         self._blocks = [builder.block(number) for number in range(config.layers)]

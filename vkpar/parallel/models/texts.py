@@ -53,8 +53,9 @@ class _Together:
     @classmethod
     def of(cls, model: Llama) -> _Together:
         """Return what a decoder keeps."""
-        kept: _Together = model._together or cls(model)
-        model._together = kept
+        kept = model._together
+        if not isinstance(kept, cls):
+            kept = model._together = cls(model)
         return kept
 
     def write(self, parts: Parts, values: dict[int, int]) -> None:
@@ -261,16 +262,19 @@ class Texts(Closable, Unpickled):
         by its number of steps before; so texts that join, or are rewound, between two of them go on after the last one.
 
         Args:
-            most: steps.
+            most: steps; 0 for none.
 
         Raises:
-            InvalidUsageError: as :meth:`step`.
+            InvalidUsageError: as :meth:`step`; ``most`` is no whole number from 0.
         """
         together = self._open()
+        check_steps(most)
         if not self._joined:
             raise InvalidUsageError("no text goes on; join one")
         greedy = all(text.sampling.greedy for text in self.joined)
-        count = min(most, AHEAD, *(text.left for text in self.joined)) if greedy else 1
+        count = min(most, AHEAD if greedy else 1, *(text.left for text in self.joined))
+        if not count:
+            return
         start = time.perf_counter()
         self._launch(count)
         self._stepped = True
