@@ -125,7 +125,7 @@ def sizes() -> list[Measure]:
         listed("folders with more than 16 files", large, 0),
         listed("files over 400 lines", [f"{place(path)} {n}" for path, n in lines.items() if n > 400], 2),
         listed("functions over 50 lines, docstrings aside", functions, 0),
-        Measure("lines of Python", sum(lines.values()), 72_840),
+        Measure("lines of Python", sum(lines.values()), 72_860),
     ]
 
 
@@ -302,7 +302,7 @@ def parsing(device: Any) -> Measure:
     first = walk(
         lambda: vkpar.matmul(device.zeros((3, 24)), device.zeros((24, 40))),
         0,
-        ("pipelines/interface.py", "pipelines/shared.py"),
+        ("pipelines/interface.py", "pipelines/constants.py"),
     )
     return Measure("calls that read SPIR-V in a first product", first.calls, 0)
 
