@@ -1,16 +1,13 @@
-// Which experts a token takes, and what their results are weighed by: of a row of logits the largest, the first ones of
-// equals, and their shares of the softmax. A work-group has a row; an expert's place is how many come before it.
+// Which experts tokens take, by rows of logits; see common/route.glsl.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "common/grid.glsl"
 
 layout(constant_id = 0) const bool NORMED = true;  // shares of those that are taken, which add up to 1, not of all
 
-const uint MOST = 512u;
-
 layout(local_size_x = 128) in;
 layout(set = 0, binding = 0, std430) readonly buffer Logits { uint logits[]; };
-layout(set = 0, binding = 1, std430) writeonly buffer Choice { uint choice[]; };  // numbers of all rows, then shares
 
 layout(push_constant) uniform Push {
     uint rows;
@@ -20,39 +17,14 @@ layout(push_constant) uniform Push {
     uint choice_first;
 } push;
 
-shared uint keys[MOST];
-shared float values[MOST];
-shared uint taken[MOST];
+#define CHOICE_BINDING 1
+#include "common/route.glsl"
+
+uint logit(uint row, uint e) {
+    return logits[push.logits_first + row * push.experts + e];
+}
 
 void main() {
     uint row = group_number();
-    if (row >= push.rows) return;
-    uint lane = gl_LocalInvocationID.x;
-    for (uint e = lane; e < push.experts; e += 128u) {
-        uint raw = logits[push.logits_first + row * push.experts + e];
-        uint key = raw == 0x80000000u ? 0u : raw;  // zeros are equal
-        key ^= (key >> 31) != 0u ? 0xFFFFFFFFu : 0x80000000u;
-        keys[e] = (raw & 0x7FFFFFFFu) > 0x7F800000u ? 0u : key;  // NaN comes last
-        values[e] = uintBitsToFloat(raw);
-    }
-    barrier();
-    for (uint e = lane; e < push.experts; e += 128u) {
-        uint key = keys[e], before = 0u;
-        for (uint other = 0u; other < push.experts; other++) {
-            if (keys[other] > key || (keys[other] == key && other < e)) before++;
-        }
-        if (before < push.each) taken[before] = e;
-    }
-    barrier();
-    float most = values[taken[0]], sum = 0.0;
-    if (NORMED) {
-        for (uint j = 0u; j < push.each; j++) sum += exp(values[taken[j]] - most);
-    } else {
-        for (uint e = 0u; e < push.experts; e++) sum += exp(values[e] - most);
-    }
-    for (uint j = lane; j < push.each; j += 128u) {
-        uint at = push.choice_first + row * push.each + j;
-        choice[at] = taken[j];
-        choice[at + push.rows * push.each] = floatBitsToUint(exp(values[taken[j]] - most) / sum);
-    }
+    if (row < push.rows) route(row, NORMED);
 }

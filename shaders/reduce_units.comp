@@ -1,9 +1,10 @@
 // Sums and extremes of elements of 8, 16 and 64 bits: rows, or columns of blocks, in parts. An invocation reads units of
 // 16 bytes where these begin at multiples of that, four of them at once, and otherwise words, or elements of 64 bits.
-// Results are words, of which each has a sum or an extreme, or elements of 64 bits; parts of several are reduced next.
+// Results are words, of which each has a sum or an extreme, or elements of 64 bits; parts of several are reduced next, with
+// ONCE by the group that is the last of a row, in their order.
 // With W64, for CPU drivers that read storage buffers element by element, units are of 32 bytes, or of 8, and no two
 // invocations share a part.
-// variants: u32: VALUE=int | u64: VALUE=uint64_t LONG INT64 | f64: VALUE=double LONG FLOAT64 | w64_u32: W64 VALUE=int | w64_u64: W64 VALUE=uint64_t LONG INT64 | w64_f64: W64 VALUE=double LONG FLOAT64
+// variants: u32: VALUE=int | u64: VALUE=uint64_t LONG INT64 | f64: VALUE=double LONG FLOAT64 | once_u32: ONCE VALUE=int | once_u64: ONCE VALUE=uint64_t LONG INT64 | w64_u32: W64 VALUE=int | w64_u64: W64 VALUE=uint64_t LONG INT64 | w64_f64: W64 VALUE=double LONG FLOAT64
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -110,16 +111,19 @@ ivec4 both(ivec4 x, ivec4 y) {
     else made = x & y;
     return made;
 }
-// The elements of a word.
+// The elements of a word: of extremes at the top of words each, whatever is below them, as signed ones.
 ivec4 fields(uint word) {
     ivec4 made;
     if (OP > 2u) {
         made = ivec4(word);
+    } else if (OP > 0u) {
+        word ^= IS_SIGNED ? 0u : BITS == 8u ? 0x80808080u : 0x80008000u;
+        made = BITS == 8u ? ivec4(uvec4(word) << uvec4(24u, 16u, 8u, 0u)) : ivec4(word << 16, word, nothing().zw);
     } else {
         if (BITS == 8u && IS_SIGNED) made = ivec4(uvec4(word) << uvec4(24u, 16u, 8u, 0u)) >> 24;
         else if (BITS == 8u) made = ivec4((uvec4(word) >> uvec4(0u, 8u, 16u, 24u)) & 0xFFu);
-        else if (IS_SIGNED) made = ivec4(ivec2(uvec2(word << 16, word)) >> 16, nothing().zw);
-        else made = ivec4(word & 0xFFFFu, word >> 16, nothing().zw);
+        else if (IS_SIGNED) made = ivec4(ivec2(uvec2(word << 16, word)) >> 16, 0, 0);
+        else made = ivec4(word & 0xFFFFu, word >> 16, 0, 0);
     }
     return made;
 }
@@ -151,20 +155,54 @@ ivec4 all_four(uvec4 words[4], uint number) {
     }
     return made;
 }
+// What extremes are, of which words have the top.
+ivec4 lowered(ivec4 kept) {
+    return OP == 1u || OP == 2u ? (kept >> int(32u - BITS)) + (IS_SIGNED ? 0 : 1 << int(BITS - 1u)) : kept;
+}
 ivec4 ended(ivec4 kept) {
     ivec4 made = kept;
     if (OP == 3u) made.x = kept.x != 0 ? 1 : 0;
     else if (OP == 4u) made.x = kept.x == 0x01010101 ? 1 : 0;
-    else made.xy = both(both(kept, kept.zwxy), both(kept, kept.zwxy).yxwz).xy;
+    else made = lowered(both(both(kept, kept.zwxy), both(kept, kept.zwxy).yxwz));
     return made;
 }
-int field(ivec4 kept, uint number) { return kept[number]; }
+int field(ivec4 kept, uint number) { return (DOWN ? lowered(kept) : kept)[number]; }
 #endif
 
 #ifdef W64
 #include "common/units_w64.glsl"
 #else
 shared KEPT folded[256];
+
+#ifdef ONCE
+#define COUNTERS 3
+#include "common/last_group.glsl"
+
+layout(set = 0, binding = 2, std430) coherent buffer Parts { VALUE part_of[]; };
+
+// Stores what a group's part comes to, and the last group of a row what all its parts do.
+void finish(uint row, uint number) {
+    uint id = gl_LocalInvocationID.x;
+    if (id == 0u) part_of[row * push.parts + number] = field(folded[0], 0u);
+    if (!comes_last(row, push.parts)) return;
+    KEPT kept = nothing();
+    for (uint part = id; part < push.parts; part += 1024u) {
+        VALUE some[4];
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            some[j] = part_of[row * push.parts + min(part + j * 256u, push.parts - 1u)];
+        }
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            if (part + j * 256u < push.parts) kept = both(kept, KEPT(some[j]));
+        }
+    }
+    folded[id] = kept;
+    for (uint left = 128u; left > 0u; left >>= 1) {
+        barrier();
+        if (id < left) folded[id] = both(folded[id], folded[id + left]);
+    }
+    if (id == 0u) o[push.o_first + row] = field(folded[0], 0u);
+}
+#endif
 
 uvec4 unit_at(uint at, uint n) {
     uvec4 words = uvec4(0u);
@@ -222,12 +260,16 @@ void main() {
                 if (lane < left) folded[id] = both(folded[id], folded[id + left * (DOWN ? beside : 1u)]);
                 barrier();
             }
+#ifdef ONCE
+            finish(block, unit - block * push.parts);
+#else
             if (there && lane == 0u) {
                 uint to = push.o_first + unit * (DOWN ? push.columns * ELEMENTS : 1u) + column * ELEMENTS + p * FIELDS;
                 [[unroll]] for (uint j = 0u; j < 4u; j++) {
                     if (j < (DOWN ? FIELDS : 1u)) o[to + j] = field(folded[id], j);
                 }
             }
+#endif
         }
     }
 }

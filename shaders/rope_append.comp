@@ -1,6 +1,6 @@
 // Rows of queries, keys and values, one after the other: queries and keys turned by angles, keys and values stored in a
 // cache at the positions that they are turned by, or each row in a cache of its own; what would lie past its end is
-// dropped. Four elements an invocation.
+// dropped. Where it is NORMED, each head of queries and keys is normed before. Four elements an invocation.
 // variants: f32: X_TYPE=F32 | f16: X_TYPE=F16 | bf16: X_TYPE=BF16
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -15,6 +15,9 @@ layout(constant_id = 1) const uint C_TYPE = 0;      // of the cache
 layout(constant_id = 2) const bool X_WIDE = false;  // rows of x begin at multiples of 4
 layout(constant_id = 3) const bool Q_WIDE = false;
 layout(constant_id = 4) const bool BASED = false;   // the first row of a cache is not that of position 0
+layout(constant_id = 5) const bool NORMED = false;  // a work-group has whole heads
+layout(constant_id = 6) const uint W_TYPE = 0;      // of the norms' weights
+layout(constant_id = 7) const bool W_WIDE = false;
 
 ELEMENTS_IN(x, 0, X_TYPE, X_WIDE)
 layout(set = 0, binding = 1, std430) readonly buffer Positions { uint position[]; };
@@ -23,6 +26,8 @@ ELEMENTS_OUT(kc, 4, C_TYPE, true)
 ELEMENTS_OUT(vc, 5, C_TYPE, true)
 layout(set = 0, binding = 6, std430) buffer Length { uint tokens_held[]; };
 layout(set = 0, binding = 7, std430) readonly buffer Bases { uint base[]; };
+ELEMENTS_IN(qw, 8, W_TYPE, W_WIDE)
+ELEMENTS_IN(kw, 9, W_TYPE, W_WIDE)
 
 layout(push_constant) uniform Push {
     uint heads;     // of queries
@@ -41,7 +46,12 @@ layout(push_constant) uniform Push {
     uint p_first;
     uint apart;     // rows of keys from a token's cache to the next one's; 0 where all go to one
     uint b_first;
+    uint qw_first;  // where the norms' weights begin
+    uint kw_first;
+    float norm_eps;
 } push;
+
+shared float squares[256];
 
 // Where a token is stored: not below `room` where that is nowhere.
 uint row_of(uint token) {
@@ -78,6 +88,24 @@ vec4 turned(vec4 x, uint unit, uint place) {
         NAME##_store4(TARGET + AT.y, 2u, NAME##_pack4(floatBitsToUint(vec4(V.zw, 0.0, 0.0)))); \
     }
 
+// Loads two and two elements, side by side or apart.
+#define LOAD(NAME, SOURCE, AT, V) \
+    if (AT.y == AT.x + 2u) { \
+        V = NAME##_at4(SOURCE + AT.x, 4u); \
+    } else { \
+        V = vec4(NAME##_at4(SOURCE + AT.x, 2u).xy, NAME##_at4(SOURCE + AT.y, 2u).xy); \
+    }
+
+// What a head is multiplied by besides the weights: one over the root of the mean of its squares.
+float factor_of(vec4 x, uint units) {
+    uint id = gl_LocalInvocationID.x, first = id / units * units;
+    squares[id] = (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w);
+    barrier();
+    float sum = 0.0;
+    for (uint j = 0u; j < units; j++) sum += squares[first + j];
+    return 1.0 / sqrt(sum / float(push.extent) + push.norm_eps);
+}
+
 void main() {
     uint units = push.extent / 4u;
     uint i = group_number() * 256u + gl_LocalInvocationID.x;
@@ -86,17 +114,22 @@ void main() {
     if (unit == 0u && head == 0u && (push.apart > 0u || token + 1u == push.tokens)) {
         tokens_held[push.apart > 0u ? token : 0u] = min(row_of(token), push.room - 1u) + 1u;
     }
-    if (head >= values + push.kv_heads) {
-        return;
-    }
+    bool there = head < values + push.kv_heads;
+    if (!there) head = 0u;
     uint place = position[push.p_first + token], source = push.x_first + token * push.x_token + head * push.extent;
     uvec2 at = head < values ? places(unit) : uvec2(4u * unit, 4u * unit + 2u);
-    vec4 x;
-    if (at.y == at.x + 2u) {
-        x = x_at4(source + at.x, 4u);
-    } else {
-        x = vec4(x_at4(source + at.x, 2u).xy, x_at4(source + at.y, 2u).xy);
+    vec4 x, weights = vec4(1.0);
+    LOAD(x, source, at, x)
+    if (NORMED) {
+        float factor = factor_of(x, units);
+        if (head < keys) {
+            LOAD(qw, push.qw_first, at, weights)
+        } else if (head < values) {
+            LOAD(kw, push.kw_first, at, weights)
+        }
+        if (head < values) x *= factor * weights;
     }
+    if (!there) return;
     if (head < values) {
         x = turned(x, unit, place);
     }

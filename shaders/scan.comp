@@ -2,27 +2,31 @@
 // Rows of several chunks take three dispatches: what chunks come to, running sums of these, and all results. The order
 // of additions depends on the sizes alone. In work-groups of 32, which CPU drivers take for whole numbers, a lane goes
 // through 128 neighbours, one after the other; with ALONE through a chunk, 32 bytes at once: CPU drivers' memory is read
-// in longer runs, and nobody waits.
-// variants: u32: SHORT VALUE=uint PREFIX=uvec4 | w64_u32: SHORT VALUE=uint PREFIX=uvec4 INT64 | u64: VALUE=uint64_t PREFIX=u64vec4 INT64 | f64: VALUE=double PREFIX=dvec4
+// in longer runs, and nobody waits. In one pass (ONCE, PHASE 3) a work-group waits for what the chunks before its own come to,
+// and a work-group that has waited for too long leaves its results to the last one.
+// variants: u32: SHORT VALUE=uint PREFIX=uvec4 | once_u32: SHORT ONCE VALUE=uint PREFIX=uvec4 | w64_u32: SHORT VALUE=uint PREFIX=uvec4 INT64 | u64: VALUE=uint64_t PREFIX=u64vec4 INT64 | f64: VALUE=double PREFIX=dvec4
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #ifdef INT64
 #extension GL_ARB_gpu_shader_int64 : require
 #endif
 #include "common/grid.glsl"
-#include "common/prefix.glsl"
 
 layout(constant_id = 0) const bool FLOATS = true;  // of 32 bits
 layout(constant_id = 1) const bool PRODUCT = false;
-layout(constant_id = 2) const uint PHASE = 1u;  // 0: what chunks come to; 1: results; 2: results after other chunks
+layout(constant_id = 2) const uint PHASE = 1u;  // 0: what chunks come to; 1: results; 2: results after other chunks; 3: all
 layout(constant_id = 3) const uint THREADS = 256u;
 layout(constant_id = 4) const bool PLACES = false;  // of one row of ones and zeros: stores where the ones lie
 
 layout(constant_id = 5) const bool ALONE = false;  // each invocation has a chunk; rows are of whole units of 32 bytes
+layout(constant_id = 6) const bool WIDE = false;   // rows are of whole fours, at multiples of four
 
 layout(local_size_x_id = 3) in;
 layout(set = 0, binding = 0, std430) readonly buffer Elements { VALUE a[]; };
 layout(set = 0, binding = 1, std430) buffer Results { VALUE o[]; };
+layout(set = 0, binding = 0, std430) readonly buffer Fours { PREFIX a_four[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer FourResults { PREFIX o_four[]; };
 layout(set = 0, binding = 2, std430) buffer Totals { VALUE s[]; };
 
 layout(push_constant) uniform Push {
@@ -32,8 +36,10 @@ layout(push_constant) uniform Push {
     uint a_first;  // where elements, results and what chunks come to begin
     uint o_first;
     uint s_first;
+    uint turns;    // of a wait
 } push;
 
+shared PREFIX part[512];
 
 #ifdef SHORT
 const uint NOTHING = PRODUCT ? (FLOATS ? 0x3F800000u : 1u) : 0u;
@@ -62,10 +68,14 @@ PREFIX all_joined(PREFIX x, PREFIX y) {
 // The elements of a four and those before them in it; nothing behind the end of a row.
 PREFIX running(uint at, uint first) {
     PREFIX four = PREFIX(NOTHING);
-    if (at < push.count) four.x = a[first + at];
-    if (at + 1u < push.count) four.y = a[first + at + 1u];
-    if (at + 2u < push.count) four.z = a[first + at + 2u];
-    if (at + 3u < push.count) four.w = a[first + at + 3u];
+    if (WIDE) {
+        if (at < push.count) four = a_four[(first + at) / 4u];
+    } else {
+        if (at < push.count) four.x = a[first + at];
+        if (at + 1u < push.count) four.y = a[first + at + 1u];
+        if (at + 2u < push.count) four.z = a[first + at + 2u];
+        if (at + 3u < push.count) four.w = a[first + at + 3u];
+    }
     four.y = joined(four.x, four.y);
     four.z = joined(four.y, four.z);
     four.w = joined(four.z, four.w);
@@ -83,11 +93,59 @@ void store(uint at, uint first, VALUE before, VALUE sum) {
 
 void put(uint at, uint first, VALUE before, PREFIX four) {
     PREFIX sums = PREFIX(joined(before, four.x), joined(before, four.y), joined(before, four.z), joined(before, four.w));
-    store(at, first, before, sums.x);
-    store(at + 1u, first, sums.x, sums.y);
-    store(at + 2u, first, sums.y, sums.z);
-    store(at + 3u, first, sums.z, sums.w);
+    if (WIDE && !PLACES) {
+        if (at < push.count) o_four[(first + at) / 4u] = sums;
+    } else {
+        store(at, first, before, sums.x);
+        store(at + 1u, first, sums.x, sums.y);
+        store(at + 2u, first, sums.y, sums.z);
+        store(at + 3u, first, sums.z, sums.w);
+    }
 }
+
+// Leaves in `part` of each lane what all lanes up to it come to.
+void prefixes(PREFIX mine) {
+    uint lane = gl_LocalInvocationID.x, half_of = 0u;
+    for (uint apart = 1u; apart < 256u; apart <<= 1) {
+        part[half_of + lane] = mine;
+        barrier();
+        if (lane >= apart) mine = all_joined(part[half_of + lane - apart], mine);
+        half_of ^= 256u;
+    }
+    part[lane] = mine;
+    barrier();
+}
+
+// The fours of a lane, 1,024 elements apart, each with what comes before in it.
+void fours_of(uint row, uint chunk, out PREFIX fours[4]) {
+    uint at = chunk * 4096u + gl_LocalInvocationID.x * 4u, first = push.a_first + row * push.count;
+    [[unroll]] for (uint j = 0u; j < 4u; j++) fours[j] = running(at + j * 1024u, first);
+}
+
+// What the chunk's quarters come to, each with those before; `part` has what lanes come to.
+PREFIX totals_of(PREFIX fours[4]) {
+    prefixes(PREFIX(fours[0].w, fours[1].w, fours[2].w, fours[3].w));
+    PREFIX whole = part[255];
+    whole.y = joined(whole.x, whole.y);
+    whole.z = joined(whole.y, whole.z);
+    whole.w = joined(whole.z, whole.w);
+    return whole;
+}
+
+// Stores a chunk's results, of which `prior` comes before all.
+void put_fours(uint row, uint chunk, VALUE prior, PREFIX fours[4], PREFIX totals) {
+    uint lane = gl_LocalInvocationID.x;
+    uint at = chunk * 4096u + lane * 4u, to = push.o_first + row * push.count;
+    PREFIX before = lane == 0u ? PREFIX(NOTHING) : part[max(lane, 1u) - 1u];
+    put(at, to, joined(prior, before.x), fours[0]);
+    put(at + 1024u, to, joined(joined(prior, totals.x), before.y), fours[1]);
+    put(at + 2048u, to, joined(joined(prior, totals.y), before.z), fours[2]);
+    put(at + 3072u, to, joined(joined(prior, totals.z), before.w), fours[3]);
+}
+
+#ifdef ONCE
+#include "common/scan_pass.glsl"
+#endif
 
 // Goes through what a lane has, and gives the chunk's sum or its results.
 void run(uint row, uint chunk, uint group, VALUE prior) {
@@ -185,6 +243,12 @@ void main() {
         return;
     }
 #endif
+#ifdef ONCE
+    if (PHASE == 3u) {
+        make_all(group);
+        return;
+    }
+#endif
     uint row = group / push.chunks;
     uint chunk = group - row * push.chunks;
     if (row >= push.rows) return;
@@ -195,25 +259,12 @@ void main() {
         return;
     }
     uint lane = gl_LocalInvocationID.x;
-    uint at = chunk * 4096u + lane * 4u;
-    uint first = push.a_first + row * push.count;
-    PREFIX q0 = running(at, first);
-    PREFIX q1 = running(at + 1024u, first);
-    PREFIX q2 = running(at + 2048u, first);
-    PREFIX q3 = running(at + 3072u, first);
-    PREFIXES(part, PREFIX(q0.w, q1.w, q2.w, q3.w), all_joined)
-    PREFIX whole = part[255];
-    PREFIX before = lane == 0u ? PREFIX(NOTHING) : part[max(lane, 1u) - 1u];
-    VALUE t1 = whole.x;
-    VALUE t2 = joined(t1, whole.y);
-    VALUE t3 = joined(t2, whole.z);
+    PREFIX fours[4];
+    fours_of(row, chunk, fours);
+    PREFIX totals = totals_of(fours);
     if (PHASE == 0u) {
-        if (lane == 0u) s[push.s_first + group] = joined(t3, whole.w);
+        if (lane == 0u) s[push.s_first + group] = totals.w;
     } else {
-        uint to = push.o_first + row * push.count;
-        put(at, to, joined(prior, before.x), q0);
-        put(at + 1024u, to, joined(joined(prior, t1), before.y), q1);
-        put(at + 2048u, to, joined(joined(prior, t2), before.z), q2);
-        put(at + 3072u, to, joined(joined(prior, t3), before.w), q3);
+        put_fours(row, chunk, prior, fours, totals);
     }
 }

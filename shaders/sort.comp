@@ -1,46 +1,113 @@
-// A pass of a stable radix sort of rows by four bits of their keys, in chunks of 4,096: counts how many elements of a
-// chunk have each digit, or writes the elements where running sums of these counts say. Elements are keys, which order
-// as whole numbers, and the places that they came from.
+// Passes of a stable radix sort of rows by eight bits of their keys, in chunks of THREADS * ITEMS elements, 4,096 at most:
+// counts how many elements of a chunk have each digit, or sorts a chunk in shared memory and writes runs of equal digits
+// where running sums of the counts say. A row that is one chunk stays in shared memory for all passes. The elements move,
+// and become keys, which order as whole numbers, when they are asked; so equal keys of several elements do no harm.
+// A lane has every WARP-th element from its first one on, and counts with the WARP lanes beside it: those that have its
+// digit tell each other by bits, of a subgroup or of words in shared memory. The rest needs no subgroups.
+// variants: warps: WARPS | masks:
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "common/grid.glsl"
-#define PREFIX uint
-#include "common/prefix.glsl"
+#extension GL_EXT_control_flow_attributes : require
+#ifdef WARPS
+#extension GL_KHR_shader_subgroup_ballot : require
+#endif
+#include "common/sort.glsl"
 
-layout(constant_id = 0) const uint KIND = 0u;  // of what the first pass reads: 0 uint, 1 int, 2 float
-layout(constant_id = 1) const bool BEGINS = false;  // the first pass: makes keys and places of elements
-layout(constant_id = 2) const bool LARGEST = false;  // the largest come first; NaN is last in any case
-layout(constant_id = 3) const bool COUNTS = false;
-layout(constant_id = 4) const bool ALONE = false;  // a row is one chunk: nobody counted
+layout(local_size_x_id = 6) in;
+layout(constant_id = 6) const uint THREADS = 256u;
+layout(constant_id = 7) const uint ITEMS = 16u;  // 16 at most where words are masks
+#ifdef WARPS
+layout(constant_id = 8) const uint WARP = 32u;
+const uint HELD = THREADS * ITEMS;
+#else
+const uint WARP = 32u;
+const uint HELD = 16u * THREADS;
+#endif
+const uint CHUNK = THREADS * ITEMS;
+const uint CELLS = 256u * (THREADS / WARP);
 
-#include "common/order.glsl"
+shared uint held[HELD];    // masks of the lanes that have a digit, for every other element; then what goes to places
+shared uint cells[CELLS];  // elements of the digits of WARP lanes, and then the places of the next ones
+shared uint part[256];
 
-layout(local_size_x = 256) in;
-layout(set = 0, binding = 0, std430) readonly buffer Keys { uint keys[]; };
-layout(set = 0, binding = 1, std430) readonly buffer Places { uint places[]; };
-layout(set = 0, binding = 2, std430) buffer SortedKeys { uint sorted_keys[]; };
-layout(set = 0, binding = 3, std430) buffer SortedPlaces { uint sorted_places[]; };
-layout(set = 0, binding = 4, std430) buffer Counts { uint counts[]; };
+uint lane, own_cells, first;
 
-layout(push_constant) uniform Push {
-    uint count;   // elements of a row
-    uint rows;
-    uint chunks;  // of a row
-    uint shift;   // of the digit
-    uint keys_first;
-    uint places_first;
-    uint sorted_keys_first;
-    uint sorted_places_first;
-    uint counts_first;
-} push;
+#ifdef WARPS
+#define MEET subgroupMemoryBarrierShared(); subgroupBarrier();
 
-// Of each digit below 8 in the low half, and of the one 8 above it in the high half; lanes of a digit side by side.
-shared uint tally[2048];
+// The lanes beside this one that have its digit.
+uint equal_lanes(uint digit, uint cell, uint j) {
+    uint found = 0xFFFFFFFFu;
+    [[unroll]] for (uint bit = 0u; bit < 8u; bit++) {
+        bool has = ((digit >> bit) & 1u) != 0u;
+        found &= subgroupBallot(has).x ^ (has ? 0u : 0xFFFFFFFFu);
+    }
+    MEET
+    return found & (0xFFFFFFFFu >> (32u - WARP));
+}
 
-uint added(uint x, uint y) { return x + y; }
+void forget(uint cell, uint j) {}
+#else
+#define MEET barrier();
 
-uint key_of(uint raw) {
-    return BEGINS ? ordered(raw) : raw;
+uint equal_lanes(uint digit, uint cell, uint j) {
+    uint at = (j & 1u) * CELLS + cell;
+    atomicOr(held[at], 1u << (lane % WARP));
+    MEET
+    return held[at];
+}
+
+void forget(uint cell, uint j) { held[(j & 1u) * CELLS + cell] = 0u; }
+#endif
+
+void clear() {
+    [[unroll]] for (uint i = 0u; i < 256u / WARP; i++) cells[lane + i * THREADS] = 0u;
+#ifndef WARPS
+    [[unroll]] for (uint i = 0u; i < 512u / WARP; i++) held[lane + i * THREADS] = 0u;
+#endif
+    barrier();
+}
+
+void count(uint row, uint chunk, uint n, uint from) {
+    clear();
+    uint raw[ITEMS];
+    [[unroll]] for (uint j = 0u; j < ITEMS; j++) raw[j] = keys[from + min(first + j * WARP, n - 1u)];
+    [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
+        if (first + j * WARP < n) atomicAdd(cells[own_cells + digit_of(raw[j], push.shift)], 1u);
+    }
+    barrier();
+    for (uint digit = lane; digit < 256u; digit += THREADS) {
+        uint sum = 0u;
+        [[unroll]] for (uint i = 0u; i < CELLS; i += 256u) sum += cells[i + digit];
+        counts[count_at(row, digit, chunk)] = sum;
+    }
+}
+
+// Turns the counts of digits into where their first elements go.
+void add_up() {
+    const uint each = 256u / THREADS;
+    uint sum = 0u;
+    [[unroll]] for (uint i = 0u; i < each; i++) {
+        [[unroll]] for (uint j = 0u; j < CELLS; j += 256u) {
+            uint own = cells[j + lane * each + i];
+            cells[j + lane * each + i] = sum;
+            sum += own;
+        }
+    }
+    part[lane] = sum;
+    barrier();
+    for (uint apart = 1u; apart < THREADS; apart <<= 2) {
+        uint mine = part[lane];
+        [[unroll]] for (uint i = 1u; i < 4u; i++) mine += lane >= i * apart ? part[max(lane, i * apart) - i * apart] : 0u;
+        barrier();
+        part[lane] = mine;
+        barrier();
+    }
+    uint before = part[lane] - sum;
+    [[unroll]] for (uint i = 0u; i < each; i++) {
+        [[unroll]] for (uint j = 0u; j < CELLS; j += 256u) cells[j + lane * each + i] += before;
+    }
+    barrier();
 }
 
 void main() {
@@ -48,55 +115,83 @@ void main() {
     uint row = group / push.chunks;
     uint chunk = group - row * push.chunks;
     if (row >= push.rows) return;
-    uint lane = gl_LocalInvocationID.x;
-    uint at = chunk * 4096u + lane * 16u;
-    uint n = push.count > at ? min(push.count - at, 16u) : 0u;
-    uint from = row * push.count + at;
-    for (uint word = 0u; word < 8u; word++) tally[word * 256u + lane] = 0u;
-    for (uint j = 0u; j < n; j++) {
-        uint digit = (key_of(keys[push.keys_first + from + j]) >> push.shift) & 15u;
-        tally[(digit & 7u) * 256u + lane] += 1u << ((digit >> 3) * 16u);
-    }
-    barrier();
-    // Each lane adds up eight neighbours, and all lanes these.
-    uint sum = 0u;
-    for (uint word = 0u; word < 8u; word++) sum += tally[lane * 8u + word];
-    PREFIXES(part, sum, added)
-    uint whole = part[255];
-    uint before = part[lane] - sum;
-    for (uint word = 0u; word < 8u; word++) {
-        uint own = tally[lane * 8u + word];
-        tally[lane * 8u + word] = before;
-        before += own;
-    }
-    barrier();
-    uint low = whole & 0xFFFFu;  // elements of digits below 8 come first
-    uint first = 0u;  // of the elements of a lane's digit among those of the chunk
-    uint next = 0u;
-    if (lane < 16u) {
-        uint up = (lane >> 3) * 16u;
-        first = ((tally[(lane & 7u) * 256u] >> up) & 0xFFFFu) + (lane > 7u ? low : 0u);
-        uint follows = (lane & 7u) == 7u ? whole : tally[min((lane & 7u) + 1u, 7u) * 256u];
-        next = ((follows >> up) & 0xFFFFu) + (lane > 7u ? low : 0u);
-    }
-    uint counted = push.counts_first + (row * 16u + lane) * push.chunks + chunk;
+    lane = gl_LocalInvocationID.x;
+    own_cells = lane / WARP * 256u;
+    first = lane / WARP * (WARP * ITEMS) + lane % WARP;
+    uint start = chunk * CHUNK;
+    uint n = min(push.count - start, CHUNK);
+    uint from = row * push.count;
     if (COUNTS) {
-        if (lane < 16u) counts[counted] = next - first;
-    } else {
+        count(row, chunk, n, push.keys_first + from + start);
+        return;
+    }
+    uint raw[ITEMS];
+    uint spot[ITEMS];  // of an element: where it goes in the chunk, 12 bits; its digit; and the place that it came from
+    [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
+        uint at = first + j * WARP;
+        raw[j] = keys[push.keys_first + from + start + min(at, n - 1u)];
+        spot[j] = ALONE ? at << 20 : 0u;
+    }
+    uint shift = push.shift;
+    do {
+        clear();
+        [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
+            // What is behind the end of a row comes behind all that is there, since the sort is stable.
+            uint digit = first + j * WARP < n ? digit_of(raw[j], shift) : 255u;
+            uint cell = own_cells + digit;
+            uint equal = equal_lanes(digit, cell, j);
+            uint before = cells[cell];
+            MEET
+            uint below = bitCount(equal & ((1u << (lane % WARP)) - 1u));
+            if (below == 0u) {
+                cells[cell] = before + bitCount(equal);
+                forget(cell, j);
+            }
+            spot[j] |= digit << 12 | before + below;
+        }
         barrier();
-        if (lane < 16u) part[lane] = ALONE ? 0u : counts[counted] - next;  // what is added to a place in the chunk
+        add_up();
+        [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
+            spot[j] += cells[own_cells + ((spot[j] >> 12) & 255u)];
+            held[spot[j] & 4095u] = raw[j];
+        }
+        if (!ALONE) {  // what is added to a place in the chunk
+            for (uint digit = lane; digit < 256u; digit += THREADS) {
+                uint end = digit < 255u ? cells[min(digit, 254u) + 1u] : n;
+                part[digit] = counts[count_at(row, digit, chunk)] - end;
+            }
+        }
         barrier();
-        for (uint j = 0u; j < n; j++) {
-            uint key = key_of(keys[push.keys_first + from + j]);
-            uint digit = (key >> push.shift) & 15u;
-            uint word = (digit & 7u) * 256u + lane;
-            uint up = (digit >> 3) * 16u;
-            uint to = ((tally[word] >> up) & 0xFFFFu) + (digit > 7u ? low : 0u) + part[digit] + row * push.count;
-            tally[word] += 1u << up;
-            sorted_keys[push.sorted_keys_first + to] = key;
-            uint place = at + j;
-            if (!BEGINS) place = places[push.places_first + from + j];
-            sorted_places[push.sorted_places_first + to] = place;
+        [[unroll]] for (uint j = 0u; j < ITEMS; j++) raw[j] = held[first + j * WARP];
+        if (PLACES) {
+            barrier();
+            [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
+                uint place = start + first + j * WARP;
+                if (ALONE) {
+                    place = spot[j] >> 20;
+                } else if (!BEGINS) {
+                    place = places[push.places_first + from + start + min(first + j * WARP, n - 1u)];
+                }
+                held[spot[j] & 4095u] = place;
+            }
+            barrier();
+            [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
+                uint place = held[first + j * WARP];
+                spot[j] = ALONE ? place << 20 : place;
+            }
+        } else {
+            [[unroll]] for (uint j = 0u; j < ITEMS; j++) spot[j] = 0u;
+        }
+        barrier();
+        shift += 8u;
+    } while (ALONE && shift < push.bits);
+    [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
+        uint at = first + j * WARP;
+        if (at < n) {
+            uint to = from + at;
+            if (!ALONE) to += part[digit_of(raw[j], push.shift)];
+            if (KEYS) sorted_keys[push.sorted_keys_first + to] = raw[j];
+            if (PLACES) sorted_places[push.sorted_places_first + to] = ALONE ? spot[j] >> 20 : spot[j];
         }
     }
 }

@@ -236,8 +236,8 @@ def _trained(dtype: str) -> Call:
             vkpar.rms_norm_grad(a, weight, a)
             vkpar.cross_entropy(a, targets)
             vkpar.cross_entropy_grad(a, targets)
-        picture = device.empty((2, 4, 16, 16), dtype)
-        vkpar.conv2d(picture, device.empty((8, 4, 3, 3), dtype))
+        picture = device.empty((2, 8, 16, 16), dtype)
+        vkpar.conv2d(picture, device.empty((8, 8, 3, 3), dtype))
         vkpar.max_pool2d(picture, 2)
         vkpar.avg_pool2d(picture, 2)
 

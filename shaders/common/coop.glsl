@@ -2,11 +2,12 @@
 // TILE_M x TILE_N, staged through shared memory STEP steps of K at a time; a subgroup makes WARP_M x WARP_N of it. While
 // it multiplies, its share of the next step, or of the next two, is on the way from memory to registers, and the matrices
 // of the next sixteen steps are on the way from shared memory. Shared memory holds one step, the operands as they lie in
-// memory.
+// memory. With WINDOWS rows of b, which is transposed, are windows of an image whose channels come last.
 #ifndef VKPAR_COOP_GLSL
 #define VKPAR_COOP_GLSL
 
 #define FORMS
+#define WINDOWED
 #include "matmul.glsl"
 
 layout(local_size_x = THREADS) in;
@@ -25,6 +26,7 @@ layout(constant_id = 25) const uint FK = 16;
 layout(constant_id = 26) const uint SPAN = 1;  // or 2: so many steps are loaded at once
 layout(constant_id = 27) const bool O_EIGHTS = false;
 layout(constant_id = 28) const bool ROLLED = false;  // few copies of what follows the product: a compiler is sooner done
+layout(constant_id = 29) const bool WINDOWS = false;
 
 #if BFLOAT
 #define HALF bfloat16_t
@@ -97,6 +99,15 @@ uint b_step_of(uint id) {
 
 uint left(uint limit, uint at) {
     return at < limit ? limit - at : 0u;
+}
+
+// Where a row of b begins that lies along K, and how many elements it leaves out up to step k.
+uint b_begin(uint row) {
+    return row * push.b_row + (WINDOWS ? row / push.across * push.down : 0u);
+}
+
+uint b_left_out(uint k) {
+    return WINDOWS ? k / push.span * push.gap : 0u;
 }
 
 // Of the eight elements from one on the first n, zero for the others. They begin at `from`, counted in units where all
@@ -210,7 +221,7 @@ void store_eights_rolled(uint row0, uint column0, uint own) {
     EACH_B { \
         uint over = left(b_left, p % B_PIECES * B_ALONG * 8u); \
         uint n = TRANSPOSE_B ? left(k_end(), at + B_COLUMN(p)) : (at + b_line + b_after(p) < k_end() ? over : 0u); \
-        b_next[p] = b_eight(b_from[p] + b_step, n); \
+        b_next[p] = b_eight(b_from[p] + b_step + (b_left_out(at + B_COLUMN(p)) >> B_SHIFT), n); \
     } \
     at += STEP * SPAN; \
 }
@@ -335,7 +346,7 @@ void make(uvec2 corner) {
     }
     EACH_B {
         uint row = b_line + b_after(p);
-        uint first = TRANSPOSE_B ? min(corner.y + row, push.n - 1u) * push.b_row : row * push.b_row + corner.y;
+        uint first = TRANSPOSE_B ? b_begin(min(corner.y + row, push.n - 1u)) : row * push.b_row + corner.y;
         b_from[p] = (b_origin() + first + B_COLUMN(p)) >> B_SHIFT;
     }
 

@@ -6,7 +6,7 @@
 // of the expert: what the other product takes.
 //
 // A subgroup makes COLUMNS, and strides over K in chunks of 16 bytes, TURNS of each column in flight before any is used. The
-// caller defines QUANTIZED and KIND for matrices in blocks.
+// work-group shares what these are multiplied by. The caller defines QUANTIZED and KIND for matrices in blocks.
 #ifndef VKPAR_EXPERT_FEW_GLSL
 #define VKPAR_EXPERT_FEW_GLSL
 
@@ -28,8 +28,8 @@
 layout(local_size_x = 256) in;
 const uint THREADS = 256u;
 layout(constant_id = 8) const uint SPAN = 32;    // invocations of a subgroup
-layout(constant_id = 9) const uint COLUMNS = 4;  // 2 or 4
-layout(constant_id = 10) const uint TURNS = 2;   // 1 to 4
+layout(constant_id = 9) const uint COLUMNS = 2;  // 1, or 2
+layout(constant_id = 10) const uint TURNS = 1;   // 1, or 2
 layout(set = 0, binding = 6, std430) readonly buffer Choice { uint choice[]; };
 
 #ifdef QUANTIZED
@@ -50,8 +50,8 @@ uint column_of(uint first, uint c) {
 }
 #endif
 
-const uint MOST_COLUMNS = 4u;
-const uint MOST_TURNS = 4u;
+const uint MOST_COLUMNS = 2u;
+const uint MOST_TURNS = 2u;
 const uint MOST_EACH = 64u;
 const uint TEAMS = THREADS / SPAN;
 const uint WIDTH = TEAMS * TEAM;  // columns of a work-group, a multiple of 4
@@ -59,6 +59,9 @@ const uint WIDTH = TEAMS * TEAM;  // columns of a work-group, a multiple of 4
 #define EACH_COLUMN [[unroll]] for (uint c = 0u; c < MOST_COLUMNS; c++) if (c < COLUMNS)
 #define EACH_TURN [[unroll]] for (uint j = 0u; j < MOST_TURNS; j++) if (j < TURNS)
 
+// Of the row, what the chunks on their way are multiplied by: a chunk of each invocation begins in another bank.
+const uint STRIDE = FOURS | 1u;
+shared vec4 staged[SPAN * TURNS * STRIDE];
 shared float totals[TEAMS * MOST_COLUMNS];
 #ifdef FOLDED
 shared float squared[TEAMS];
@@ -68,6 +71,59 @@ shared uint matrices[MOST_EACH];
 
 float summed(uint r, uint column) {
     return totals[column / COLUMNS * MOST_COLUMNS + column % COLUMNS];
+}
+
+// What an invocation has of a chunk of a column.
+struct Loaded {
+    uvec4 packed;
+#ifdef QUANTIZED
+    SCALE_BITS scales;
+#if KIND == MIXED
+    uvec2 above;
+#endif
+#endif
+};
+
+Loaded coming[MOST_TURNS * MOST_COLUMNS];
+
+// Loads an invocation's chunks of the columns `line`, the first of which is `first`, of `chunks` in a row of a matrix.
+void load(uint first, uint end, uint chunks, uint matrix, uint line[MOST_COLUMNS]) {
+    EACH_TURN {
+        uint at = first + j * SPAN, place = at;
+        bool reads = at < end;
+#ifdef FOLDED
+        uint rows = matrix;
+#else
+        uint expert = matrices[min(at / chunks, push.each - 1u)];
+        uint rows = expert * push.b_row;
+        place = at % chunks;
+        if (expert >= push.experts) reads = false;
+#endif
+        EACH_COLUMN {
+            coming[j * MOST_COLUMNS + c].packed = uvec4(0u);
+            uint chunk = (rows + line[c]) * chunks + place;
+#ifdef QUANTIZED
+            coming[j * MOST_COLUMNS + c].scales = SCALE_BITS(0u);
+#if KIND == MIXED
+            coming[j * MOST_COLUMNS + c].above = uvec2(0u);
+            if (reads) {
+                uint row = push.b_first + (rows + line[c]) * row_units(chunks);
+                coming[j * MOST_COLUMNS + c].packed = b_word4[row + place];
+                coming[j * MOST_COLUMNS + c].scales = scale_bits(push.scales_first * CHUNKS + chunk);
+                LOAD_ABOVE(b_word, b_word2, row, chunks, place, coming[j * MOST_COLUMNS + c].above)
+                LOAD_INNER(b_word, row, chunks, place, coming[j * MOST_COLUMNS + c].scales.y)
+            }
+#else
+            if (reads) {
+                coming[j * MOST_COLUMNS + c].packed = b_word4[push.b_first + chunk];
+                coming[j * MOST_COLUMNS + c].scales = scale_bits(push.scales_first * CHUNKS + chunk);
+            }
+#endif
+#else
+            if (reads) coming[j * MOST_COLUMNS + c].packed = b_word4[push.b_first / CHUNK + chunk];
+#endif
+        }
+    }
 }
 
 void make(uint column0) {
@@ -80,6 +136,7 @@ void make(uint column0) {
     uint matrix = there ? expert * push.b_row : 0u;
     if (!there) end = 0u;
 #else
+    const uint matrix = 0u;  // each chunk has its own
     uint a_from = push.a_first + z * push.a_row, end = chunks * push.each;
     for (uint j = id; j < push.each; j += THREADS) matrices[j] = choice[push.choice_first + z * push.each + j] - push.first;
     if (id < WIDTH / 4u) hold_residual(0u, column0 + id * 4u);
@@ -92,50 +149,25 @@ void make(uint column0) {
 #ifdef FOLDED
     float squares = 0.0;
 #endif
-    for (uint first = lane; first < end; first += SPAN * TURNS) {
-        uvec4 packed[MOST_TURNS * MOST_COLUMNS];
-#ifdef QUANTIZED
-        SCALE_BITS scales[MOST_TURNS * MOST_COLUMNS];
-#if KIND == MIXED
-        uvec2 above[MOST_TURNS * MOST_COLUMNS];
-#endif
-#endif
-        EACH_TURN {
-            uint at = first + j * SPAN, place = at;
-            bool reads = at < end;
+    if (end > 0u) load(lane, end, chunks, matrix, line);
+    for (uint begin = 0u; begin < end; begin += SPAN * TURNS) {
+        uint first = begin + lane;
+        Loaded now[MOST_TURNS * MOST_COLUMNS] = coming;
+        if (begin > 0u) barrier();
+        uint fours = min(end - begin, SPAN * TURNS) * FOURS;
+        for (uint four = id; four < fours; four += THREADS) {
+            uint at = begin * CHUNK + 4u * four;
+            vec4 x = a_at4(a_from + at, 4u);
 #ifdef FOLDED
-            uint rows = matrix;
-#else
-            uint expert = matrices[min(at / chunks, push.each - 1u)];
-            uint rows = expert * push.b_row;
-            place = at % chunks;
-            if (expert >= push.experts) reads = false;
-#endif
-            EACH_COLUMN {
-                packed[j * MOST_COLUMNS + c] = uvec4(0u);
-                uint chunk = (rows + line[c]) * chunks + place;
-#ifdef QUANTIZED
-                scales[j * MOST_COLUMNS + c] = SCALE_BITS(0u);
-#if KIND == MIXED
-                above[j * MOST_COLUMNS + c] = uvec2(0u);
-                if (reads) {
-                    uint row = push.b_first + (rows + line[c]) * row_units(chunks);
-                    packed[j * MOST_COLUMNS + c] = b_word4[row + place];
-                    scales[j * MOST_COLUMNS + c] = scale_bits(push.scales_first * CHUNKS + chunk);
-                    LOAD_ABOVE(b_word, b_word2, row, chunks, place, above[j * MOST_COLUMNS + c])
-                    LOAD_INNER(b_word, row, chunks, place, scales[j * MOST_COLUMNS + c].y)
-                }
-#else
-                if (reads) {
-                    packed[j * MOST_COLUMNS + c] = b_word4[push.b_first + chunk];
-                    scales[j * MOST_COLUMNS + c] = scale_bits(push.scales_first * CHUNKS + chunk);
-                }
-#endif
-#else
-                if (reads) packed[j * MOST_COLUMNS + c] = b_word4[push.b_first / CHUNK + chunk];
-#endif
+            if (NORMED) {
+                squares += (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w);
+                x *= norm_unpack4(norm_packed4(push.norm_first + at, 4u));
             }
+#endif
+            staged[four / FOURS * STRIDE + four % FOURS] = x;
         }
+        barrier();
+        if (begin + SPAN * TURNS < end) load(first + SPAN * TURNS, end, chunks, matrix, line);
         EACH_TURN {
             uint at = first + j * SPAN;
             if (at < end) {
@@ -147,22 +179,16 @@ void make(uint column0) {
                 [[unroll]] for (uint c = 0u; c < MOST_COLUMNS; c++) part[c] = 0.0;
                 vec4 x_sum = vec4(0.0);
                 [[unroll]] for (uint q = 0u; q < FOURS; q++) {
-                    vec4 x = a_at4(a_from + at * CHUNK + 4u * q, 4u);
-#ifdef FOLDED
-                    if (NORMED) {
-                        squares += (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w);
-                        x *= norm_unpack4(norm_packed4(push.norm_first + at * CHUNK + 4u * q, 4u));
-                    }
-#endif
+                    vec4 x = staged[(lane + j * SPAN) * STRIDE + q];
                     x_sum += x;
                     EACH_COLUMN {
 #ifndef QUANTIZED
-                        uvec4 bits = packed[j * MOST_COLUMNS + c];
+                        uvec4 bits = now[j * MOST_COLUMNS + c].packed;
                         vec4 y = b_unpack4(q == 0u ? bits : uvec4(bits.zw, 0u, 0u));
 #elif KIND == MIXED
-                        vec4 y = whole4(packed[j * MOST_COLUMNS + c][q & 3u], above[j * MOST_COLUMNS + c], q);
+                        vec4 y = whole4(now[j * MOST_COLUMNS + c].packed[q & 3u], now[j * MOST_COLUMNS + c].above, q);
 #else
-                        vec4 y = whole_of(packed[j * MOST_COLUMNS + c], q);
+                        vec4 y = whole_of(now[j * MOST_COLUMNS + c].packed, q);
 #endif
                         [[unroll]] for (uint e = 0u; e < 4u; e++) part[c] += x[e] * y[e];
                     }
@@ -183,7 +209,7 @@ void make(uint column0) {
 #else
                     uint chunk = (matrices[at / chunks] * push.b_row + line[c]) * chunks + at % chunks;
 #endif
-                    vec2 scale = chunk_scale(scales[j * MOST_COLUMNS + c], push.scales_first * CHUNKS + chunk);
+                    vec2 scale = chunk_scale(now[j * MOST_COLUMNS + c].scales, push.scales_first * CHUNKS + chunk);
 #if KIND == MIXED
                     if (IS_Q6_K) {
                         sums[c] += scale.x * lower[c] + scale.y * part[c];
@@ -214,7 +240,11 @@ void make(uint column0) {
     if (id < WIDTH / 4u) {
         uint at = id * 4u;
 #ifdef FOLDED
-        vec4 made = folded(0u, at, NORMED ? squared[0] : 0.0);
+        float square = 0.0;
+        if (NORMED) {
+            for (uint other = 0u; other < TEAMS; other++) square += squared[other];
+        }
+        vec4 made = folded(0u, at, square);
         float weight = uintBitsToFloat(choice[push.choice_first + push.rows * push.each + z]);
         store_row4(0u, column0 + at, there ? made * weight : vec4(0.0));
 #else

@@ -60,6 +60,12 @@ layout(push_constant) uniform Push {
     uint bias_step;  // 0: one element for all columns
     uint residual_first;
 #endif
+#ifdef WINDOWED
+    uint across;  // rows of b that are windows side by side, and elements from behind the last of them to the next
+    uint down;
+    uint span;  // steps of K that lie side by side, and elements from behind the last of them to the next
+    uint gap;
+#endif
 #ifdef SCALES
     uint scales_first;  // of quantised weights: scale, of Q4_K 16 bytes, at which b's begin
 #endif

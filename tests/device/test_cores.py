@@ -264,7 +264,7 @@ def test_how_a_product_is_dispatched(
     assert [name for name, *_ in sent] == [f"{KHR}_f16_t256", "matmul_finish"]
     tiles = -(-150 // core.tile[0]) * -(-300 // core.tile[1])
     name, bindings, nbytes, groups, constants = sent[0]
-    assert (bindings, nbytes, groups) == (3, 76, 2 * tiles)
+    assert (bindings, nbytes, groups) == (3, 92, 2 * tiles)
     told = specialized(name, constants)
     assert (told["tile_m"], told["tile_n"]) == core.tile
     assert told.items() >= core.tail(device.info, eights=False)._asdict().items()

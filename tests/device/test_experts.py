@@ -230,6 +230,35 @@ def test_few_rows_read_the_experts_that_they_take(
         assert (np.abs(alone + r - total) <= 4 * gamma(each * inner + 12) * size).all()
 
 
+@pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("experts", "each", "k"), [(128, 8, 256), (9, 2, 50), (300, 3, 33)])
+def test_few_rows_are_routed_by_one_kernel(
+    device: vkpar.Device,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    experts: int,
+    each: int,
+    k: int,
+    stored: str,
+) -> None:
+    """Logits of whole numbers, with equals among them, or all divided by one root; counters go back to zero."""
+    monkeypatch.setattr(few, "usable_on", lambda device: True)
+    router = device.array(rng.integers(-3, 4, (experts, k)).astype(np.float32), stored)
+    for rows, normed in ((1, True), (1, False), (5, True), (8, False)):
+        for _ in range(2):
+            x = (2 * rng.choice([-1, 1], (rows, k))).astype(np.float32)
+            w = rng.integers(1, 4, k).astype(np.float32)
+            given = vkpar.Normed(device.array(x), device.array(w), 0.0) if normed else device.array(x)
+            assert few.routes(given, router)
+            found = few.route(given, router, each, normed=normed).numpy()
+            logits = (x / 2 * w if normed else x) @ router.numpy().astype(np.float32).T
+            wanted, shares = taken(device, logits, each, normed=normed)
+            np.testing.assert_array_equal(found[0], wanted)
+            off = 2 * 8 * U * np.abs(logits).max()  # of the root, of quotients, and of what is raised to their powers
+            np.testing.assert_allclose(found[1].view(np.float32), shares, rtol=off)
+    assert not few.routes(device.zeros((9, k)), router)
+
+
 def test_sums_of_experts_are_weighed_in_their_order(device: vkpar.Device, rng: np.random.Generator) -> None:
     numbers = np.argsort(rng.random((9, 6)), axis=1)[:, :4]
     weights = rng.random((9, 4)).astype(np.float32)

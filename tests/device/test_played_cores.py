@@ -22,6 +22,7 @@ import vkpar
 from vkpar.abi import attention as abi
 from vkpar.doctor.references import attended
 from vkpar.ops.call.makes import Make
+from vkpar.ops.matmul import images
 from vkpar.ops.tiles import cores, streamed
 from vkpar.ops.tiles.choice import Choice
 from vkpar.ops.tiles.cores import Core
@@ -138,6 +139,36 @@ def test_random_numbers_within_the_bound(
         a, b = normal(rng, (m, k), dtype).astype(np.float64), normal(rng, (n, k), dtype).astype(np.float64)
         out = vkpar.matmul(player.array(a, dtype), player.array(b, dtype), transpose_b=True)
         check(out, a @ b.T, (k + 2) * 2.0**-23 * (np.abs(a) @ np.abs(b.T)))
+
+
+@pytest.mark.sampled(97)
+@pytest.mark.parametrize("core", TILES, ids=lambda core: core.label)
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [((3, 3), (1, 1), (1, 1)), ((2, 3), (2, 4), (0, 0))])
+def test_windows(
+    player: vkpar.Device,
+    monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+    core: Core,
+    dtype: str,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+) -> None:
+    """Exact, of more windows than a tile has columns; with odd numbers of results in a row; of views; come again."""
+    taken = take(monkeypatch, core)
+    x, w = integers(rng, 2, 16, 9, 11), integers(rng, core.tile[0] + 1, 16, *kernel)
+    edges = ((0, 0), (0, 0), *((each, each) for each in padding))
+    seen = np.lib.stride_tricks.sliding_window_view(np.pad(x, edges), kernel, (2, 3))
+    want = np.einsum("nchwij,ocij->nohw", seen[:, :, :: stride[0], :: stride[1]], w)
+    last = player.array(x.transpose(0, 2, 3, 1).copy(), dtype).transpose(0, 3, 1, 2)
+    for image in (player.array(x, dtype), last, player.array(x, dtype)):
+        made = vkpar.conv2d(image, player.array(w, dtype), stride=stride, padding=padding)
+        np.testing.assert_array_equal(values_of(made), values_of(player.array(want, dtype)))
+    assert taken == [core] * 2
+    monkeypatch.setattr(images, "MAX_WORK", w[0].size * len(w) * want[0, 0].size)  # an image for each dispatch
+    made = vkpar.conv2d(player.array(x, dtype), player.array(w, dtype), stride=stride, padding=padding, groups=1)
+    np.testing.assert_array_equal(values_of(made), values_of(player.array(want, dtype)))
 
 
 # ---- few rows ----

@@ -73,6 +73,46 @@ def test_bits(
         np.testing.assert_array_equal(out.numpy(), q.numpy())
 
 
+@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("style", ["llama", "neox"])
+@pytest.mark.parametrize(("heads", "kv_heads", "n", "width"), HEADS)
+def test_norms(
+    device: vkpar.Device,
+    rng: np.random.Generator,
+    heads: int,
+    kv_heads: int,
+    n: int,
+    width: int | None,
+    style: str,
+    dtype: str,
+    weights: str,
+) -> None:
+    """Heads of queries and keys are normed before they are turned; values are stored as they are."""
+    places = np.array([3, 4, 9], np.int32)
+    x = normal(rng, (3, (heads + 2 * kv_heads) * n), dtype)
+    of_queries, of_keys = (normal(rng, (n,), weights) for _ in range(2))
+    qkv, positions = device.array(x, dtype), device.array(places)
+    apart_by_two = device.array(np.repeat(of_keys, 2), weights)[::2]
+    norms = device.array(of_queries, weights), apart_by_two, 1e-6
+    one, two = (vkpar.KVCache(device, kv_heads, ROOM, n, "float32") for _ in range(2))
+    normed = values_of(qkv).astype(np.float64).reshape(3, -1, n)
+    normed[:, : heads + kv_heads] /= np.sqrt((normed[:, : heads + kv_heads] ** 2).mean(-1, keepdims=True) + 1e-6)
+    normed[:, :heads] *= values_of(norms[0])
+    normed[:, heads : heads + kv_heads] *= values_of(norms[1])
+    wanted = apart(one, device.array(normed.astype(np.float32).reshape(3, -1)), positions, style=style, width=width)
+    # Sums of up to 128 squares, a root, a quotient and two products; then values of one size are turned. Norms that are
+    # by themselves are rounded to the type, and queries are.
+    most = np.abs(normed[:, : heads + kv_heads]).max() * np.sqrt(2)
+    rounding = {"float32": 2**-24, "float16": 2**-11, "bfloat16": 2**-8}[dtype]
+    bound = most * (2**-20 + 3 * rounding)
+    for _ in range(2):  # the second time by the recipe
+        made = two.rope_append(qkv, positions, style=style, width=width, norms=norms)
+        np.testing.assert_allclose(values_of(made), wanted.numpy(), rtol=0, atol=bound)
+        np.testing.assert_allclose(two.k.numpy(), one.k.numpy(), rtol=0, atol=bound)
+        np.testing.assert_array_equal(two.v.numpy(), one.v.numpy())
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("before", [0, 1, 2])
 def test_views(device: vkpar.Device, rng: np.random.Generator, dtype: str, before: int) -> None:
@@ -137,6 +177,9 @@ def test_what_is_refused(device: vkpar.Device) -> None:
         ("style is", qkv, {"style": "gptj"}),
         ("width is", qkv, {"width": 3}),
         ("theta", qkv, {"theta": -1.0}),
+        ("epsilon", qkv, {"norms": (device.zeros(8), device.zeros(8), "1e-6")}),
+        ("share memory", qkv, {"norms": (cache.v[0, 0], device.zeros(8), 0.0)}),
+        ("weights of norms are", qkv, {"norms": (device.zeros(8), device.zeros(4), 0.0)}),
         ("scaling has", qkv, {"scaling": {"factor": 2.0}}),
         ("the result is", qkv, {"out": device.zeros((3, 2, 7))}),
         ("share memory", cache.k.reshape(3, 32)[:2, :24], {}),

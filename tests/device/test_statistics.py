@@ -18,7 +18,8 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.ops.reduce import cpu
+from vkpar.ops.call.kept import counters
+from vkpar.ops.reduce import cpu, scans
 from vkpar.testing import U
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(5)]
@@ -135,6 +136,36 @@ def test_running_sums_and_products(device: vkpar.Device, rng: np.random.Generato
     odd_one = np.float32([1, np.inf, 2, -np.inf, 3, np.nan, 4])
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(vkpar.cumsum(device.array(odd_one)).numpy(), np.cumsum(odd_one))
+
+
+@pytest.mark.parametrize("waits", [0, 4])
+def test_running_sums_in_one_pass(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, waits: int
+) -> None:
+    """Exact of whole numbers, the same bits of floats; where nobody waits the last group makes nearly all."""
+    if "SwiftShader" in device.name:
+        pytest.skip("SwiftShader compiles the kernel, which GPUs alone take, for minutes")
+    monkeypatch.setattr(scans, "passes_once", lambda _: True)
+    device.plans.recipes.clear()
+    made = []
+    for turns in (waits, 4096):
+        monkeypatch.setattr(scans, "_WAIT", turns)
+        for shape in ((1, 3 * scans.CHUNK + 5), (2, 258 * scans.CHUNK + 4)):
+            whole = np.arange(math.prod(shape), dtype=np.int32).reshape(shape) % 1000 - 400
+            x = device.array(whole)
+            np.testing.assert_array_equal(vkpar.cumsum(x, 1).numpy(), whole.cumsum(1, np.int32))
+            a = whole.astype(np.float32) * np.float32(1.1)
+            out = vkpar.cumsum(device.array(a), 1).numpy()
+            levels = 16 * (1 + math.ceil(math.log2(shape[1]) / 12))
+            close = np.abs(out - a.cumsum(1, np.float64)) <= levels * U * np.abs(a).cumsum(1, np.float64)
+            assert close.all()
+            made.append(out)
+        flags = rng.integers(0, 2, 2 * scans.CHUNK + 3).astype(bool)
+        np.testing.assert_array_equal(vkpar.nonzero(device.array(flags))[0].numpy(), np.nonzero(flags)[0])
+        device.plans.recipes.clear()
+        assert not counters(device, 1).numpy().any()
+    np.testing.assert_array_equal(made[0], made[2])
+    np.testing.assert_array_equal(made[1], made[3])
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16"])

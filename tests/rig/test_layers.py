@@ -13,12 +13,14 @@ import vkpar
 from vkpar import InvalidUsageError
 from vkpar.parallel import (
     ColumnParallelLinear,
+    ParallelAttention,
     ParallelEmbedding,
     ParallelMLP,
     RMSNorm,
     RowParallelLinear,
     Split,
     shard,
+    split_heads,
 )
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.layers import linear
@@ -233,6 +235,17 @@ def test_wrong_use(rig: Rig, rng: np.random.Generator) -> None:
 
 
 # ---- rounded inputs ----
+
+
+def test_attention_refuses_norms_of_two_epsilons_and_other_numbers_of_layers(rig: Rig) -> None:
+    comm, heads = rig("L"), split_heads(2, 1, 8, [1])
+    qkv = ColumnParallelLinear(np.zeros((32, 16), np.float32), comm=comm)
+    output = RowParallelLinear(np.zeros((16, 16), np.float32), comm=comm)
+    norms = tuple(RMSNorm(np.ones(8, np.float32), epsilon, comm=comm) for epsilon in (1e-5, 1e-6))
+    with pytest.raises(InvalidUsageError, match="one epsilon"):
+        ParallelAttention([qkv], output, heads, theta=1e4, norms=(norms[0], norms[1]))
+    with pytest.raises(InvalidUsageError, match="one layer or three"):
+        ParallelAttention([qkv, qkv], output, heads, theta=1e4)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8, 9])

@@ -123,6 +123,16 @@ def test_graphs_and_calls_that_differ_and_communicators_of_split() -> None:
     )
 
 
+_LEVELS = [("single", "unthreaded L")]
+_MORE_LEVELS = [("serialized", "pairs,streams L L")]
+
+
+@pytest.mark.parametrize(("level", "case"), [*_LEVELS, *_MORE_LEVELS] if conftest.FULL else _LEVELS)
+def test_an_mpi_without_threads_is_refused_and_one_call_at_a_time_is_enough(level: str, case: str) -> None:
+    scenarios, *letters = case.split()
+    run(MPICH, scenarios, *letters, changes={"MPI4PY_RC_THREAD_LEVEL": level})
+
+
 def test_sums_in_graphs_are_fused() -> None:
     run(MPICH, "fused", *(["L", "LL"] if conftest.FULL else ["L", "L"]))
 
@@ -148,6 +158,17 @@ def test_a_process_that_does_not_go_on_is_told_to_all_others(mpi: str, scenario:
 
 def test_what_one_process_raises_after_all_have_agreed_fails_them_all(tmp_path: Path) -> None:
     assert len(fail(MPICH, "refuses_late", tmp_path)) == 3
+
+
+def test_what_comes_after_a_failure_is_written_to_no_array(tmp_path: Path) -> None:
+    conftest.require("llvmpipe")
+    start, environment = command(MPICH, 2)
+    told = tmp_path / "told"
+    done = _started(
+        [*start, sys.executable, str(PROGRAM), "comes_late", "L", "L"], {**environment, "VKPAR_TEST_TOLD": str(told)}
+    )
+    assert told.exists(), done.stderr
+    assert "it has what was written" in told.read_text()
 
 
 def test_a_process_that_is_killed_ends_all(tmp_path: Path) -> None:
@@ -250,4 +271,5 @@ def test_every_collective_and_the_whole_doctor(tmp_path: Path) -> None:
     doctor = _well(found, "doctor")
     for name in ("processes", "moves over MPI", "sums over MPI", "captured over MPI"):
         assert f"  ok      {name} " in doctor, doctor
+    assert "processes with CPU drivers share processors on" in " ".join(doctor.split())
     assert ", 0 failed, " in doctor

@@ -55,7 +55,7 @@ def chosen(info: DeviceInfo, queries: int, width: int = 128, dtype: str = "float
     [
         (1, "float16", 128, "attention_warps_rows1"),
         (4, "float32", 128, "attention_warps_rows4"),
-        (8, "bfloat16", 64, "attention_warps_rows8"),
+        (8, "bfloat16", 64, "attention_warps_rows4"),
         (8, "float16", 512, "attention_rows8"),
         (9, "float16", 128, "attention_cores2_t256"),
         (2048, "bfloat16", 256, "attention_cores2_t256"),

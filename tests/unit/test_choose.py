@@ -61,6 +61,9 @@ def test_auto_goes_by_size_and_rig() -> None:
     assert chosen(SAME * 4, 512 * KIB) == "two_shot"
     for mixed in DIFFERENT:
         assert chosen(mixed, 8 * KIB) == "two_shot"
+    processors = [fake(type="cpu")] * 2
+    assert [chosen(processors, nbytes * KIB) for nbytes in (320, 512)] == ["direct", "two_shot"]
+    assert chosen(SAME, 512 * KIB) == "direct"
 
 
 @pytest.mark.parametrize("mixed", DIFFERENT)
@@ -91,6 +94,13 @@ def test_auto_is_a_pure_function_and_never_direct_on_mixed_rigs(nbytes: int, sam
     assert choose.choose("auto", ranks, nbytes) == first
     assert choose.uniform(ranks) or not first.algorithm.every_rank_sums
     assert choose.segment_nbytes(first, nranks, nbytes) > 0
+
+
+def test_segments_between_hosts_are_shorter() -> None:
+    plan = Plan(TABLE["two_shot"])
+    assert [choose.segment_nbytes(plan, 2, nbytes * MIB) for nbytes in (0, 10)] == [512 * KIB, 2560 * KIB]
+    assert [choose.segment_nbytes(plan, 2, nbytes * MIB, apart=True) for nbytes in (0, 10)] == [128 * KIB, 640 * KIB]
+    assert choose.segment_nbytes(Plan(TABLE["two_shot"], 7 * KIB), 2, MIB, apart=True) == 7 * KIB
 
 
 # ---- with what was measured ----

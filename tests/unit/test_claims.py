@@ -7,10 +7,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from vkpar.comm.rig import choice
+from vkpar.comm.rig.transports import peer
 from vkpar.errors import UnsupportedError
+from vkpar.vulkan.peer import claims
 from vkpar.vulkan.peer.claims import claimed
 
 _CHILD = """
@@ -105,3 +110,28 @@ def test_any_user_may_open_the_file_and_nobody_waits_at_a_pipe(folder: Path) -> 
             assert (folder / "vkpar-a.lock").stat().st_mode & 0o777 == 0o644
     finally:
         os.umask(before)
+
+
+def test_offered_cards_are_held_until_they_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = "another process carries slots between cards, of which a is one"
+    infos: Any = [SimpleNamespace(device_uuid=uuid, driver_id=4) for uuid in ("b", "a")]
+    opened: list[str] = []
+    monkeypatch.setattr(peer, "reach", lambda _: (SimpleNamespace(alone=True), "CUDA"))
+    monkeypatch.setattr(peer, "_self_test", lambda _: "")
+    monkeypatch.setattr(choice, "Carriers", lambda *_: opened.append(other()))
+    wanted = choice.Wanted(("auto", "auto"), copies=False, alone=True)
+    devices: Any = [SimpleNamespace(info=info) for info in infos]
+    choice.carriers(devices, wanted, None)  # type: ignore[arg-type]
+    assert opened == [taken]
+    assert peer.offer(infos)[1] == "CUDA, self-test passed"
+    assert other() == "claimed"
+
+
+def test_all_processes_take_cards_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(claims, "_claim", asked.append)
+    monkeypatch.setattr(claims, "_release", lambda _: None)
+    for uuids in ("ab", "ba"):
+        with claimed(*uuids):
+            pass
+    assert asked == ["a", "b"] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,6 +50,34 @@ def test_a_rest_of_no_length_sleeps_not_at_all() -> None:
             spent.append(time.perf_counter() - begun)
         assert min(spent) < 30e-6, "the slack of timers alone is 50 us"
     hub.close()
+
+
+def test_who_waits_for_a_queue_sleeps_until_it_is_there() -> None:
+    hub, turns = CHub(["to"]), 100
+    queue = hub.queues[0]
+    for _ in range(turns):
+        queue.port.submit(command_of(1))
+    waits = threading.Thread(target=queue.passed, args=(turns, 20.0))
+    waits.start()
+    while "S (sleeping)" not in _told_of(waits):
+        time.sleep(0.001)
+    before = _wakes(waits)
+    for value in range(1, turns):
+        hub.done(0, value)
+        time.sleep(0.001)
+    assert _wakes(waits) - before < turns // 2
+    hub.done(0, turns)
+    waits.join(10)
+    assert not waits.is_alive()
+    hub.close()
+
+
+def _told_of(thread: threading.Thread) -> str:
+    return Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+
+
+def _wakes(thread: threading.Thread) -> int:
+    return int(_told_of(thread).split("\nvoluntary_ctxt_switches:")[1].split()[0])
 
 
 def test_who_moves_a_timeline_hands_on_what_waits_for_it() -> None:
@@ -107,13 +136,12 @@ class _World:
         self.division = Division((1, 1), 0)
         self.posted: list[object] = []
         self.channel = SimpleNamespace(names=["process 0", "process 1"], look=lambda: None, gone=lambda _: "")
-        request = SimpleNamespace(Testall=lambda _: True)
-        self.module = SimpleNamespace(Request=request, BYTE=1, buffer=SimpleNamespace(fromaddress=lambda *_: b"1234"))
+        self.module = SimpleNamespace(BYTE=1, buffer=SimpleNamespace(fromaddress=lambda *_: b"1234"))
         self.data = SimpleNamespace(Isend=self._post, Irecv=self._post)
 
     def _post(self, *given: object) -> object:
         self.posted.append(given)
-        return object()
+        return SimpleNamespace(Test=lambda: True)
 
 
 def test_nothing_is_carried_once_batches_have_failed() -> None:
@@ -128,5 +156,40 @@ def test_nothing_is_carried_once_batches_have_failed() -> None:
     queue.port.submit(command_of(number))
     assert not queue.passed(2, 0.3)
     assert len(world.posted) == 1
+    assert progress.stop()
+    progress.close()
+
+
+class _Request:
+    """Is not done before it is cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def Test(self) -> bool:
+        return self.cancelled
+
+    def Cancel(self) -> None:
+        self.cancelled = True
+
+
+def test_after_a_failure_nothing_is_received_that_has_not_begun() -> None:
+    world: Any = _World()
+    sent, got = _Request(), _Request()
+    world.data = SimpleNamespace(Isend=lambda *_: sent, Irecv=lambda *_: got)
+    world.module.Exception = RuntimeError
+    progress = Progress(world)
+    for queue in progress.hub.queues:
+        queue.port.submit(command_of(progress.add([SlotBytes(0, 4)])))
+    deadline = time.monotonic() + 10
+    while progress.carried < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    progress.cancel()
+    assert (sent.cancelled, got.cancelled) == (False, True)
+    progress.hub.queues[1].port.submit(command_of(1))
+    assert progress.hub.queues[1].passed(2, 10), "nothing was posted, as nobody needs it"
+    assert progress.carried == 2
+    sent.cancelled = True
+    assert progress.hub.queues[0].passed(1, 10)
     assert progress.stop()
     progress.close()

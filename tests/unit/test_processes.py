@@ -5,11 +5,15 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from helpers.process.children import check_child
 
+from vkpar.bench.measure.job import sharing
+from vkpar.comm.engine.flights import Flight
 from vkpar.comm.rig.processes import mpi
+from vkpar.comm.rig.processes.world import World
 from vkpar.comm.schedule import processes
 from vkpar.comm.schedule.algorithms import barrier, p2p
 from vkpar.comm.schedule.algorithms.table import TABLE
@@ -175,3 +179,26 @@ def test_mpi4py_is_loaded_where_it_is_asked_for_alone(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(UnsupportedError, match="pip install mpi4py mpich"):
         mpi.check(object())
+
+
+def test_hosts_whose_processes_share_processors_are_named() -> None:
+    hosts = ["a", "a", "b", "b", "c"]
+    assert sharing(hosts, [{0}, {1}, {0, 1}, {0, 1}, {0}]) == ["b"]
+    assert sharing(hosts, [{0, 1}, {1, 2}, {0}, set(), {0}]) == ["a"]
+    assert sharing(["a"], [{0}]) == []
+
+
+def test_who_waits_for_several_batches_of_a_device_waits_for_other_processes_first() -> None:
+    def order(*phases: tuple[str, ...]) -> list[int]:
+        return list(Flight("all_reduce", 1, {}, phases, lambda: [1] * len(phases)).order())
+
+    assert order(("reduce",), ("send",), ("receive",)) == [0, 1, 2]
+    assert order(("reduce", "gather"), ("send",), ("receive",)) == [2, 1, 0]
+    assert order() == []
+
+
+def test_processes_on_several_hosts_are_apart() -> None:
+    world = World.__new__(World)
+    for hosts, apart in (("aa", False), ("aba", True)):
+        world.members = [SimpleNamespace(host=host) for host in hosts]  # type: ignore[misc]
+        assert world.is_apart == apart

@@ -7,6 +7,7 @@ import dataclasses
 import importlib.resources
 import json
 import math
+import re
 import struct
 from typing import Any
 
@@ -80,7 +81,8 @@ def test_shipped_kernels(kernel: str) -> None:
     else:
         assert found.foreign == ""
         dots = kernel.startswith("quantized_dots")  # these, and those of subgroups, are taken where the device has them
-        subgroups = dots or "_subgroups" in kernel or kernel.startswith(("expert_few", "attention_warps"))
+        of_subgroups = ("expert_few", "expert_router", "attention_warps", "sort_warps")
+        subgroups = dots or "_subgroups" in kernel or kernel.startswith(of_subgroups)
         # words of 64 bits, for lavapipe: others never load these
         lanes = kernel.startswith(("matmul_wide", "matvec_lanes", "matvec_steps", "quantized_lanes"))
         pairs = (
@@ -91,8 +93,9 @@ def test_shipped_kernels(kernel: str) -> None:
         pairs = pairs or kernel.startswith(("matmul_eights", "matmul_narrow", "matmul_short"))
         pairs = pairs or (kernel.startswith("each_") and kernel.endswith(("_full", "_rows")))
         pairs = pairs or kernel.startswith(
-            ("each_long_", "scatter_add_u64", "scatter_add_f64", "reduce_units_u64", "scan_u64", "scan_w64")
+            ("each_long_", "scatter_add_u64", "scatter_add_f64", "scan_u64", "scan_w64")
         )  # numbers of 64 bits, refused where a device has none
+        pairs = pairs or re.match("reduce_units_(once_)?u64", kernel) is not None
         subgroups = subgroups or lanes
         features = dataclasses.replace(WITH_SUBGROUPS if subgroups else NO_FEATURES, integer_dot=dots, int64=pairs)
         if not kernel.startswith(

@@ -152,16 +152,25 @@ class RopeAppend(NamedTuple):
     p_first: int
     apart: int
     b_first: int = 0
+    qw_first: int = 0
+    kw_first: int = 0
+    norm_eps: float = 0.0
 
 
 class RopeAppendConstants(NamedTuple):
-    """Whether pairs lie half a row apart, the cache's type, what begins at multiples of four; whether it has a base."""
+    """Whether pairs lie half a row apart, the cache's type, what begins at multiples of four; whether it has a base.
+
+    Whether heads are normed, and the type of the weights.
+    """
 
     neox: int
     c_type: int
     x_wide: int
     q_wide: int
     based: int = 0
+    normed: int = 0
+    w_type: int = 0
+    w_wide: int = 0
 
 
 class Append(NamedTuple):

@@ -21,6 +21,36 @@ class RouteConstants(NamedTuple):
     normed: int
 
 
+class Router(NamedTuple):
+    """Rows, the router's matrix and a norm, from which logits are made; and how many experts of each are taken."""
+
+    rows: int
+    experts: int
+    each: int
+    k: int
+    a_first: int
+    a_row: int
+    b_first: int
+    norm_first: int
+    logits_first: int
+    choice_first: int
+    eps: float
+
+
+class RouterConstants(NamedTuple):
+    """As above; then types and what lies at multiples of four, whether there is a norm; the size of subgroups."""
+
+    normed: int
+    a_type: int
+    a_wide: int
+    b_type: int
+    b_wide: int
+    folded: int
+    n_type: int
+    n_wide: int
+    span: int
+
+
 class Groups(NamedTuple):
     """Pairs of a token and an expert that are sorted by expert, in tiles; the experts that a device has."""
 

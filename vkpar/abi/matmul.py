@@ -36,6 +36,22 @@ class Forms(NamedTuple):
     residual_first: int = 0
 
 
+class Windows(NamedTuple):
+    """Behind :class:`Forms` on matrix cores: rows of the second operand that are windows of an image, channels last.
+
+    Attributes:
+        across: windows side by side.
+        down: elements from behind the last of these to the next one, modulo 2^32.
+        span: elements of a window that lie side by side.
+        gap: elements from behind these to the next.
+    """
+
+    across: int = 1
+    down: int = 0
+    span: int = 1
+    gap: int = 0
+
+
 class Scales(NamedTuple):
     """Quantised weights."""
 
@@ -246,6 +262,7 @@ class CoresTail(NamedTuple):
     span: int
     o_eights: int
     rolled: int = 0
+    windows: int = 0
 
 
 class StreamTail(NamedTuple):

@@ -82,7 +82,7 @@ class UnitsConstants(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Rows of elements, in chunks; where elements, results and what chunks come to begin."""
+    """Rows of elements, in chunks; where elements, results and what chunks come to begin; turns of a wait."""
 
     count_: int
     rows: int
@@ -90,10 +90,11 @@ class Scan(NamedTuple):
     a_first: int
     o_first: int
     s_first: int
+    turns: int
 
 
 class ScanConstants(NamedTuple):
-    """Whether elements are floats, multiplied; the dispatch of three; the work-group; places or sums; a chunk each."""
+    """Whether elements are floats, multiplied; the phase; the work-group; places or sums; a chunk each; whole fours."""
 
     floats: int
     product: int
@@ -101,15 +102,23 @@ class ScanConstants(NamedTuple):
     threads: int
     places: int
     alone: int
+    wide: int
 
 
 class Sort(NamedTuple):
-    """Rows of keys and places, in chunks; which bits of the keys, and where all begin."""
+    """Rows of elements and places, in chunks; which bits of their keys, which of them turned."""
 
     count_: int
     rows: int
     chunks: int
     shift: int
+    bits: int
+    flip: int
+
+
+class SortFirsts(NamedTuple):
+    """Where elements and places begin, those that are stored, and counts."""
+
     keys_first: int
     places_first: int
     sorted_keys_first: int
@@ -140,13 +149,20 @@ class ScatterAddConstants(NamedTuple):
 
 
 class SortConstants(NamedTuple):
-    """What the first pass reads, whether this is it, the order, whether digits are counted, or nobody counted."""
+    """What elements are, the order, whether this is the first pass, what is done of three things, what is stored.
+
+    Then the work-group, the elements of an invocation, and the invocations of a subgroup.
+    """
 
     kind: int
-    begins: int
     largest: int
-    counts: int
-    alone: int
+    begins: int
+    phase: int
+    keys: int
+    places: int
+    threads: int
+    items: int
+    warp: int
 
 
 class Topk(NamedTuple):

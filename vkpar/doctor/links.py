@@ -219,10 +219,13 @@ def meet(job: Job, selector: str | None, stack: ExitStack, *, quick: bool) -> tu
     job.gather(None)  # all have theirs
     stack.enter_context(env.override(tuning="off"))
     comm = stack.enter_context(Communicator(devices, timeout=DOCTOR_COLLECTIVE_SECONDS, mpi=job.comm))
-    names = job.gather([device.info.name for device in devices])
+    infos = [device.info for device in devices]
+    names = job.gather([info.name for info in infos])
     told = [f"{host}: {', '.join(own)}" for host, own in zip(job.hosts, names, strict=True)]
     each = "; ".join(f"{which} {text}" for which, text in enumerate(told))
-    return Meeting(job, comm, quick), Finding.of(OK, f"{number(comm.nranks, 'rank')}: {each}", ranks=names)
+    advice = job.advice(computes=any(info.is_cpu for info in infos))
+    found = "; ".join(filter(None, (f"{number(comm.nranks, 'rank')}: {each}", advice)))
+    return Meeting(job, comm, quick), Finding.of(OK, found, ranks=names)
 
 
 def moved(meeting: Meeting) -> Iterator[Finding]:

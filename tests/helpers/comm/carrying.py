@@ -81,12 +81,14 @@ def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False, *, grouped: bo
         for _ in range(_RUNS if not push.endswith(_NO_ARRIVALS) else 0):
             into(self, rank, handle, _AGAIN)
 
-    def offer(ranks: list[DeviceInfo]) -> tuple[HostVendor, str]:
+    def offer(ranks: list[DeviceInfo], _held: object = None) -> tuple[HostVendor, str]:
         if not all(info.is_cpu for info in ranks):
             pytest.skip("cards do not see what the host writes while their kernels run")
         return vendor, "the host carries"
 
-    def offer_groups(ranks: list[DeviceInfo]) -> tuple[HostVendor | None, tuple[int | None, ...] | None, str]:
+    def offer_groups(
+        ranks: list[DeviceInfo], _held: object
+    ) -> tuple[HostVendor | None, tuple[int | None, ...] | None, str]:
         """Join all that are not SwiftShader's, two and two."""
         places = [rank for rank, info in enumerate(ranks) if "SwiftShader" not in info.name]
         groups = tuple(places.index(rank) // 2 if rank in places else None for rank in range(len(ranks)))
@@ -98,7 +100,7 @@ def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False, *, grouped: bo
             patch.setattr(peer, "offer_groups", offer_groups)
             stack.enter_context(env.override(peer="groups"))
         patch.setattr(Carriers, "record_flags", record_into)
-        patch.setattr(peer, "offer", (lambda ranks: (None, "")) if grouped else offer)
+        patch.setattr(peer, "offer", (lambda *_: (None, "")) if grouped else offer)
         patch.setattr(carriers, "Alarm", lambda device: HostAlarm(vendor))
         patch.setattr(shader, "shipped", lambda name: _variant() if name == "carry" else shipped(name))
         patch.setattr(CarriedRecorder, "_record_flags", record_flags)

@@ -63,12 +63,15 @@ def nbytes_of(step: Step) -> int:
     )
 
 
-def schedule(name: str, hosts: int, ranks: int, nbytes: int) -> list[Step]:
-    """Return the steps of an all_reduce of so many bytes on the wire, over hosts of so many ranks each."""
+def schedule(name: str, hosts: int, ranks: int, nbytes: int, *, apart: bool = True) -> list[Step]:
+    """Return the steps of an all_reduce of so many bytes on the wire, over hosts of so many ranks each.
+
+    ``apart`` is False where these are processes of one machine.
+    """
     n, blocks = hosts * ranks, max(1, nbytes // BLOCK_NBYTES)
     algorithm = TABLE[name]
     plan = choose.Plan(algorithm)
-    segment = min(choose.segment_nbytes(plan, n, nbytes), SLOT_NBYTES)
+    segment = min(choose.segment_nbytes(plan, n, nbytes, apart=apart), SLOT_NBYTES)
     slots = SlotSet(n, max(4, algorithm.least_slots(n)), max(1, segment // BLOCK_NBYTES))
     groups = tuple(Division((ranks,) * hosts, 0).processes)
     return list(algorithm.steps(Problem(n, blocks * BLOCK, slots, tuple(range(n)), groups=groups)))
@@ -77,7 +80,8 @@ def schedule(name: str, hosts: int, ranks: int, nbytes: int) -> list[Step]:
 def predict(name: str, hosts: int, ranks: int, nbytes: int, costs: Costs) -> Predicted:
     """Return what the schedule takes."""
     division = Division((ranks,) * hosts, 0)
-    home, steps = division.processes, schedule(name, hosts, ranks, nbytes)
+    home = division.processes
+    steps = schedule(name, hosts, ranks, nbytes, apart=costs.network < costs.memory)
     free: dict[int, float] = defaultdict(float)  # by rank
     out: dict[int, float] = defaultdict(float)  # by host, its outgoing port; `into` its incoming one
     into: dict[int, float] = defaultdict(float)

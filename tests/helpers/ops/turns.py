@@ -76,10 +76,10 @@ def _topk(sent: Sent) -> int:
 
 
 def _routed(sent: Sent) -> int:
-    """shaders/expert_route.comp: a lane's logits, their places among all, the sum of all, and what a lane stores."""
+    """shaders/common/route.glsl: a lane's logits, their places among all, terms, their sum, and what a lane stores."""
     experts, each = sent.told("experts", "each")
     lanes = -(-experts // 128)
-    return loop(lanes) + loop(lanes, loop(experts)) + loop(experts) + loop(-(-each // 128))
+    return 2 * loop(lanes) + loop(lanes, loop(-(-experts // 4))) + loop(experts) + loop(-(-each // 128))
 
 
 def _grouped(sent: Sent) -> int:
@@ -135,10 +135,10 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"quantized_pack_mixed": (8, loop(2, loop(8, loop(4)) + loop(4))),
     r"quantized_pack_": (2, 2 * loop(8)),
     r"scan_": (7, loop(8) + 2 * (loop(32) + loop(3)) + loop(31) + loop(1024)),  # the last one of a chunk alone
-    r"sort$": (6, 2 * loop(16) + 3 * loop(8) + loop(8)),
+    r"sort_lanes$": (9, 3 * loop(256) + 2 * loop(2048) + loop(7) + loop(32, 2 * loop(8))),
     r"topk$": (8, _topk),
     r"scatter_add_": (1, loop(32)),
-    r"expert_route$": (6, _routed),
+    r"expert_route$": (7, _routed),
     r"expert_groups$": (8, _grouped),
     r"expert_product": (4, lambda sent: 3 * _over_k(sent, 4)),  # and, within, over the fours of a chunk
     r"expert_sum$": (1, lambda sent: loop(*sent.told("each"), _LEFT)),
@@ -148,8 +148,8 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
 ELSEWHERE = {"each_": "tests/unit/test_expressions.py", "reduce_": "tests/device/test_reductions.py"}
 # Those of GPUs alone. What CPU drivers take: vkpar/ops/matmul/dense.py, attention_kernels.py, rows.py, comm/wires.py.
 _OF_GPUS = re.compile(
-    r"matmul_(tiled|coop)|matvec_(?!lanes|steps)|attention_(rows|tiled|warps|cores)|quantized_(matvec|dots|cores)|expert_(few|cores)"
-    r"|wire_\w+_gpu_|wire_gather_|norm_gather_|(softmax|norm)_\w+_kept$|carry$"
+    r"matmul_(tiled|coop)|matvec_(?!lanes|steps)|attention_(rows|tiled|warps|cores)|quantized_(matvec|dots|cores)|expert_(few|router|cores)"
+    r"|scan_once|wire_\w+_gpu_|wire_gather_|norm_gather_|(softmax|norm)_\w+_kept$|carry$|sort_(warps|masks)$"
 )
 
 

@@ -28,8 +28,12 @@ import pytest
 from helpers.graph import fusing
 
 import vkpar
+from vkpar.comm.rig.processes.progress import Progress
 
 NAMES = {"L": "llvmpipe", "S": "swiftshader"}
+
+
+EVERY = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)] + ["float32", "float16", "bfloat16"]
 
 
 def devices_of(letters: str) -> list[vkpar.Device]:
@@ -103,8 +107,9 @@ def cases(n: int) -> Iterator[Case]:
             yield Case("all_reduce", "float32", alike[count], words={"wire": wire})
     for dtype in ("float16", "bfloat16", "int8", "uint16", "int32", "uint64"):
         yield Case("all_reduce", dtype, alike[1000])
-    for op in ("prod", "max", "min", "avg"):
-        for dtype in ("float32", "int32", "float16"):
+    full = os.environ.get("VKPAR_TEST_FULL") == "1"
+    for op in (("sum",) if full else ()) + ("prod", "max", "min", "avg"):
+        for dtype in EVERY if full else ("float32", "int32", "float16"):
             yield Case("all_reduce", dtype, alike[255], words={"op": op})
     yield Case("all_reduce", "float32", alike[0])
     yield Case("all_reduce", "float32", [1000 if rank else None for rank in range(n)], alike[1000], {"op": "avg"})
@@ -511,6 +516,13 @@ def refused(letters: Sequence[str]) -> None:
     half.Free()
 
 
+def unthreaded(letters: Sequence[str]) -> None:
+    """An MPI that allows no threads is refused."""
+    team = Team(letters)
+    with pytest.raises(vkpar.UnsupportedError, match="needs an MPI with threads"):
+        vkpar.Communicator(team.devices, mpi=team.world)
+
+
 def closes(world: Any, devices: Sequence[vkpar.Device]) -> None:
     """A close by another thread ends a call that waits for other processes, whose communicators work until then."""
     comm = vkpar.Communicator(devices, mpi=world, timeout=60)
@@ -732,11 +744,51 @@ def leaves(letters: Sequence[str]) -> None:
     _fails(letters, fail)
 
 
+def comes_late(letters: Sequence[str]) -> None:
+    """What the last process sends after the first one has failed is written to no array of the first."""
+    team = Team(letters)
+    (device,), world = team.devices, team.world
+    failed, sent = Path(os.environ["VKPAR_TEST_TOLD"] + ".failed"), threading.Event()
+    comm = vkpar.Communicator(team.devices, mpi=world, timeout=60.0 if world.rank else 0.5)
+    array, fresh = device.zeros(50_000), np.full(50_000, 7, np.float32)
+    comm.broadcast([array], root=1).wait()
+    world.Barrier()
+    if world.rank:
+        send = Progress._requests
+
+        def late(*given: Any) -> list[Any]:
+            while not failed.exists():
+                time.sleep(0.01)
+            made = send(*given)
+            sent.set()
+            return made
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Progress, "_look", lambda _: None)  # that the other has failed
+            patch.setattr(Progress, "_requests", late)
+            comm.broadcast([array], root=1)
+            assert sent.wait(60)
+            world.send(None, 0)
+            world.recv(source=0)
+            return
+    with pytest.raises(vkpar.CommunicatorError):
+        comm.broadcast([array], root=1).wait()
+    array.write(fresh)
+    failed.touch()
+    world.recv(source=1)
+    ends = time.monotonic() + 0.3
+    while time.monotonic() < ends:  # MPI moves bytes when it is called
+        world.Iprobe()
+    world.send(None, 1)
+    assert np.array_equal(array.numpy(), fresh)
+    _told(0, 0, 0, AssertionError("it has what was written"))
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
-        *(collectives, pairs, graphs, fused, streams, calls, refused, against_mpi, soak),
-        *(dies, hangs, stops, stalls, leaves, opens_no_rig, tests_nothing, refuses_late),
+        *(collectives, pairs, graphs, fused, streams, calls, refused, unthreaded, against_mpi, soak),
+        *(dies, hangs, stops, stalls, leaves, opens_no_rig, tests_nothing, refuses_late, comes_late),
     )
 }
 
@@ -744,7 +796,8 @@ SCENARIOS = {
 def main() -> None:
     """Run scenarios, joined by commas, one after the other."""
     scenarios, *letters = sys.argv[1:]
-    faulthandler.dump_traceback_later(3000 if "soak" in scenarios else 120, exit=True)
+    most = 500 if os.environ.get("VKPAR_TEST_FULL") == "1" else 120
+    faulthandler.dump_traceback_later(3000 if "soak" in scenarios else most, exit=True)
     for name in scenarios.split(","):
         SCENARIOS[name](letters)
     print(f"{scenarios}: done", flush=True)

@@ -168,9 +168,9 @@ def _describe(devices: Sequence[Device], communicator: Communicator) -> RigInfo:
     explanation = topology.explain(devices)
     if together.size > 1:
         hosts = number(len(set(together.hosts)), "host")
-        explanation = (
-            f"{len(ranks)} ranks in {together.size} processes on {hosts}; those on the same device are virtual."
-        )
+        meet = f"{len(ranks)} ranks in {together.size} processes on {hosts}; those on the same device are virtual"
+        advice = together.advice(computes=any(device.info.is_cpu for device in devices))
+        explanation = "; ".join(filter(None, (meet, advice))) + "."
     return RigInfo(table.versions(), ranks, topology.describe_links(links[pair] for pair in sorted(links)), explanation)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import socket
+from collections.abc import Sequence, Set
 from typing import Any, Final, TypeVar
 
 from vkpar.comm.rig.processes import mpi
@@ -17,6 +19,10 @@ _TOLD: Final = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"),
     ("SLURM_STEP_NUM_TASKS", "PMIX_RANK"),
+)
+_BIND: Final = (
+    "processes with CPU drivers share processors on {}, so that some runs take several times as long: bind each "
+    "process to its own (mpiexec -bind-to core:N)"
 )
 _SECONDS = 3600.0  # that a process is waited for: another looks at its whole machine meanwhile
 _current: list[Job] = []
@@ -57,6 +63,15 @@ class Job:
             return [value]
         found: list[_T] = self._exchange((None, value))[0]
         return found
+
+    def advice(self, *, computes: bool) -> str:
+        """Say on which hosts processes share processors, "" where none do; all call it together.
+
+        Args:
+            computes: this process has CPU drivers, whose threads get in each other's way then.
+        """
+        crowded = sharing(self.hosts, self.gather(os.sched_getaffinity(0) if computes else set()))
+        return _BIND.format(", ".join(crowded)) if crowded else ""
 
     def alike(self, told: object) -> None:
         """Refuse processes that were told different things.
@@ -108,6 +123,12 @@ class Job:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+
+def sharing(hosts: Sequence[str], used: Sequence[Set[int]]) -> list[str]:
+    """Return the hosts of which two processes use the same processors, those of ``used`` by process."""
+    pairs = itertools.combinations(zip(hosts, used, strict=True), 2)
+    return sorted({host for (host, mine), (other, theirs) in pairs if host == other and mine & theirs})
 
 
 def size() -> int:

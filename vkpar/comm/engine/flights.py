@@ -57,6 +57,15 @@ class Flight:
         """By queue, the timeline value at which its last batch is done, 0 where it has none."""
         return self._pending() if self._values is None else self._values
 
+    def order(self) -> Sequence[int]:
+        """Return the queues in the order in which they are best waited for.
+
+        Those to and from other processes come last, and are waited for first where devices have several batches:
+        lavapipe wakes whoever waits for a device at the end of each.
+        """
+        queues = range(len(self.values))
+        return queues[::-1] if any(len(each) > 1 for each in self.phases) else queues
+
     def done(self, reached: Sequence[int]) -> bool:
         """Say whether it was submitted and every queue's timeline is there."""
         return self.starts is not None and all(now >= value for now, value in zip(reached, self.values, strict=True))

@@ -73,7 +73,7 @@ class Health:
             InvalidUsageError: a device is closed.
         """
         values = flight.values
-        active = [queue for queue, value in enumerate(values) if value]
+        active = [queue for queue in flight.order() if values[queue]]
         wanted = [values[queue] for queue in active]
         rig = self.rig
         try:

@@ -19,11 +19,12 @@ BUILT_IN, MEASURED = "built in", "measured"
 env.register("algorithm", (AUTO, *TABLE))
 
 # Where ranks are processors, whose kernels take longer than a further hop, an array counts for so many times its bytes.
-_CPU_WEIGHT = 2
+_CPU_WEIGHT = 4
 # A segment should take about as long as the gaps between batches that it costs. Its bytes are the geometric mean of
 # the bytes that a link carries in such a gap and the bytes of the rank's chunk.
 _GAP_BYTES = 1280 << 10
 LEAST_SEGMENT = 512 << 10
+_OVER_A_NETWORK = 16  # times less is carried in such a gap where ranks live on several hosts
 
 
 @dataclass(frozen=True)
@@ -244,11 +245,20 @@ def weighted(plan: Plan, costs: tuple[Costs, ...]) -> Plan:
     return replace(plan, shares=unequal(costs)) if plan.algorithm.takes_shares else plan
 
 
-def segment_nbytes(plan: Plan, nranks: int, wire_nbytes: int) -> int:
-    """Return the bytes of a segment on the wire for a message of ``wire_nbytes``, whatever a slot holds."""
+def segment_nbytes(plan: Plan, nranks: int, wire_nbytes: int, *, apart: bool = False) -> int:
+    """Return the bytes of a segment on the wire for a message of ``wire_nbytes``, whatever a slot holds.
+
+    Args:
+        plan: of the message.
+        nranks: the number of ranks.
+        wire_nbytes: bytes of the whole array as it travels.
+        apart: the ranks live on several hosts.
+    """
     if plan.segment_nbytes:
         return plan.segment_nbytes
-    return max(LEAST_SEGMENT, math.isqrt(chunk_nbytes(plan.algorithm, nranks, wire_nbytes) * _GAP_BYTES))
+    shorter = _OVER_A_NETWORK if apart else 1
+    usual = math.isqrt(chunk_nbytes(plan.algorithm, nranks, wire_nbytes) * (_GAP_BYTES // shorter))
+    return max(LEAST_SEGMENT // math.isqrt(shorter), usual)
 
 
 def chunk_nbytes(algorithm: Algorithm, nranks: int, wire_nbytes: int) -> int:

@@ -237,7 +237,8 @@ class ProgramBuilder:
         formats = wires.plan(request.dtype, wire, plan.algorithm, request.op)
         exact = wires.is_exact(request.dtype, request.op)
         slab = self._slab(request.space, formats)
-        segment = min(choose.segment_nbytes(plan, self.nranks, message), slab.slot_nbytes)
+        apart = self._rig.world is not None and self._rig.world.is_apart
+        segment = min(choose.segment_nbytes(plan, self.nranks, message, apart=apart), slab.slot_nbytes)
         slots = slab.slot_set(max(1, formats.blocks(segment)))
         posed = Problem(
             self.nranks,

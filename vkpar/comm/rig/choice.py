@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from vkpar import env
@@ -61,12 +62,19 @@ def carriers(devices: Sequence[LogicalDevice], wanted: Wanted, arena: Arena) -> 
     Raises:
         UnsupportedError: the ranks are to have it, and cannot.
     """
+    with ExitStack() as held:  # a process that starts at the same time finds the cards free or taken, once for all
+        return _carriers(devices, wanted, arena, held)
+
+
+def _carriers(
+    devices: Sequence[LogicalDevice], wanted: Wanted, arena: Arena, held: ExitStack
+) -> tuple[Carriers | None, str]:
     infos = [device.info for device in devices]
     vendor, groups, refusal = None, None, wanted.refusal()
     if refusal is None:
-        vendor, refusal = peer.offer(infos)
+        vendor, refusal = peer.offer(infos, held)
         if vendor is None and not wanted.forced and env.get().peer == "groups":
-            vendor, groups, refusal = peer.offer_groups(infos)
+            vendor, groups, refusal = peer.offer_groups(infos, held)
     if vendor is not None:
         try:
             return Carriers(devices, vendor, arena, groups), refusal

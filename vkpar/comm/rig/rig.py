@@ -358,6 +358,7 @@ class Rig:
         """Let everything parked run out, its data undefined, and tell the other processes why."""
         if self.progress is not None:
             self.progress.hub.halt()
+            self.progress.cancel()
             for device in self.devices if self.progress.uses_arrays else ():
                 device.lend(self.progress)
         if self.world is not None:  # soon: others are about to blame this process

@@ -13,14 +13,27 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
+from vkpar.ops.call.checks import (
+    FLOATS,
+    INTEGERS,
+    SHORT,
+    check_arrays,
+    check_float,
+    check_number,
+    check_out,
+    check_overlap,
+)
 from vkpar.ops.call.strided import bind, stand_in, takes
 from vkpar.ops.call.windows import GROUP
+from vkpar.ops.rows.norms import rms_norm
 from vkpar.ops.rows.rope import Scaling, check_style, known_table, rope, table_of
 from vkpar.unpickled import Fixed, Unpickled
 
 if TYPE_CHECKING:
     from vkpar.device import Device
+
+Norms = tuple[Array, Array, float]
+"""Weights of a norm of each head of queries, those of one of keys, and what is added to the mean of squares."""
 
 PITCH: Final = 8  # elements that rows are a multiple of, so that kernels read 16 bytes at once
 
@@ -117,12 +130,14 @@ class KVCache(Fixed, Unpickled):
         scaling: Scaling = None,
         style: str = "llama",
         width: int | None = None,
+        norms: Norms | None = None,
         out: Array | None = None,
     ) -> Array:
         """Turn queries and keys by their positions, store keys and values there, and return the queries.
 
         The same, bit for bit, as :func:`vkpar.rope` of both and :meth:`append`, in one kernel where heads are
-        multiples of four elements.
+        multiples of four elements. With ``norms`` as these after :func:`vkpar.rms_norm` of queries and of keys, which
+        rounds nothing to the type of ``qkv`` where it belongs to the kernel: where heads are a power of two, too.
 
         Args:
             qkv: (T, (heads + 2 kv_heads) * width of a head), of each row the heads of queries, then those of keys, then
@@ -132,6 +147,8 @@ class KVCache(Fixed, Unpickled):
             scaling: of the frequencies.
             style: how elements are paired.
             width: how many elements of a head are turned.
+            norms: of each head before it is turned: weights (width of a head,) of queries, those of keys, and epsilon;
+                None for none.
             out: where the queries go, (heads, T, width of a head) of ``qkv``'s type.
 
         Raises:
@@ -139,35 +156,45 @@ class KVCache(Fixed, Unpickled):
             UnsupportedError: as these two do.
         """
         table, outs = known_table(self.k, theta, scaling, width), (*self._rows, self.length, out)
+        *weights, eps = (None, None, 0.0) if norms is None else norms
+        options = style, self.width, eps
         if table is not None:
-            done = repeat("KVCache.rope_append", (qkv, positions, table, self._base), outs, style, self.width)
+            done = repeat("KVCache.rope_append", (qkv, positions, table, self._base, *weights), outs, *options)
             if done is not None:
                 return done[-1]
-        heads = self._check_fused(qkv, positions, style, out)
+        heads = self._check_fused(qkv, positions, style, out, norms)
         if table is None:
             table = table_of(self.k, theta, scaling, width)
         made = qkv.device.empty((heads, len(qkv), self.width), qkv.dtype) if out is None else out
         if not qkv.size:
             return made
-        operands = (qkv, positions, table, self._base)
-        key = key_of("KVCache.rope_append", operands, outs, style, self.width)
+        operands = (qkv, positions, table, self._base, *weights)
+        key = key_of("KVCache.rope_append", operands, outs, *options)
         given = [array for array in operands if array is not None]
         call = Call("KVCache.rope_append", key, given, (*self._rows, self.length, made))
         turning = table.size // 2  # pairs
         direct = heads and takes(qkv) and stand_in(call, call.results[-1]) is call.results[-1]
-        if direct and self.width % 4 == 0 and turning % 2 == 0:
-            self._launch_fused(call, heads, turning, neox=style == "neox")
+        if direct and self.width % 4 == 0 and turning % 2 == 0 and (norms is None or _in_kernel(norms)):
+            self._launch_fused(call, heads, turning, eps, neox=style == "neox")
             call.keep()
             return made
         rows = qkv.reshape(len(qkv), heads + 2 * self.kv_heads, self.width).transpose(1, 0, 2)
-        k, v = rows[heads : heads + self.kv_heads], rows[heads + self.kv_heads :]
+        q, k, v = rows[:heads], rows[heads : heads + self.kv_heads], rows[heads + self.kv_heads :]
+        if norms is not None:
+            q, k = (rms_norm(each, weight, eps) for each, weight in ((q, norms[0]), (k, norms[1])))
         self.append(rope(k, positions, theta, scaling=scaling, style=style, width=width), v, positions)
-        return rope(rows[:heads], positions, theta, scaling=scaling, style=style, width=width, out=made)
+        return rope(q, positions, theta, scaling=scaling, style=style, width=width, out=made)
 
-    def _check_fused(self, qkv: Array, positions: Array, style: str, out: Array | None) -> int:
+    def _check_fused(self, qkv: Array, positions: Array, style: str, out: Array | None, norms: Norms | None) -> int:
         """Check fused rows, and return how many heads of queries they have."""
         name = "KVCache.rope_append"
-        check_arrays(name, out, qkv=qkv, positions=positions)
+        weights = {} if norms is None else {"norms[0]": norms[0], "norms[1]": norms[1]}
+        check_number(name, "epsilon", 0.0 if norms is None else norms[2])
+        check_arrays(name, out, qkv=qkv, positions=positions, **weights)
+        for weight in weights.values():
+            check_float(name, weight.dtype)
+            if weight.shape != (self.width,):
+                raise InvalidUsageError(f"{name}: weights of norms are {(self.width,)}, not {weight.shape}")
         check_arrays(name, self._rows[0], qkv=qkv)
         check_arrays(name, self.length, v=self._rows[1])
         check_float(name, qkv.dtype)
@@ -185,14 +212,16 @@ class KVCache(Fixed, Unpickled):
         if out is not None:
             check_out(name, out, (heads, len(qkv), self.width), qkv.dtype)
         for target in (*self._rows, self.length, *([] if out is None else [out])):
-            check_overlap(name, target, qkv, positions, in_place=False)
+            check_overlap(name, target, qkv, positions, *weights.values(), in_place=False)
         if out is not None:
             for target in (*self._rows, self.length):
                 check_overlap(name, target, out, in_place=False)
         return heads
 
-    def _launch_fused(self, call: Call, heads: int, turning: int, *, neox: bool) -> None:
-        qkv, _, table, *base = call.operands
+    def _launch_fused(self, call: Call, heads: int, turning: int, eps: float, *, neox: bool) -> None:
+        qkv, _, table, *others = call.operands
+        base, weights = ([], others) if self._base is None else (others[:1], others[1:])
+        weights = [landing.packed(call, weight) for weight in weights]
         source, places = bind(call, qkv), landing.packed(call, call.operands[1])
         targets = [bind(call, result) for result in call.results]
         bases = base[0] if base else places
@@ -201,12 +230,24 @@ class KVCache(Fixed, Unpickled):
         first, step = source.first, source.steps[-1]
         signed, q_first = int(places.dtype == dtypes.int32), targets[-1].first
         sizes = (heads, self.kv_heads, len(qkv), self.width, turning, self.tokens, self._pitch)
-        push = pack(abi.RopeAppend(*sizes, signed, first, step, q_first, head, token, p_first, self._apart, b_first))
+        (of_q, qw_first), (of_k, kw_first) = (each.window() for each in weights or (table, table))
+        steps = (signed, first, step, q_first, head, token, p_first, self._apart, b_first, qw_first, kw_first)
+        push = pack(abi.RopeAppend(*sizes, *steps, eps))
         wide, c_type = not (first % 4 or step % 4), FLOATS[self.dtype.name]
-        constants = abi.RopeAppendConstants(neox, c_type, wide, targets[-1].multiples(4), bool(base))
+        normed = (1, FLOATS[weights[0].dtype.name], not (qw_first % 4 or kw_first % 4)) if weights else ()
+        constants = abi.RopeAppendConstants(neox, c_type, wide, targets[-1].multiples(4), bool(base), *normed)
         keys, values, length, queries = targets
-        arrays = (source.array, places, table, *(each.array for each in (queries, keys, values, length)), bases)
-        ranges = (source.range, seen, numbers, *(each.range for each in (queries, keys, values, length)), based)
+        ends = weights or [table, table]
+        arrays = (source.array, places, table, *(each.array for each in (queries, keys, values, length)), bases, *ends)
+        ranges = (
+            source.range,
+            seen,
+            numbers,
+            *(each.range for each in (queries, keys, values, length)),
+            based,
+            of_q,
+            of_k,
+        )
         groups = -(-qkv.size // GROUP)
         call.dispatch(f"rope_append_{SHORT[qkv.dtype.name]}", arrays, ranges, push, groups, constants)
 
@@ -281,3 +322,9 @@ class KVCache(Fixed, Unpickled):
     def __repr__(self) -> str:
         shape = f"{self.kv_heads} x {self.tokens} x {self.width} {self.dtype}"
         return f"<vkpar.KVCache {shape} on {self.device}{', closed' if self.closed else ''}>"
+
+
+def _in_kernel(norms: Norms) -> bool:
+    """Tell whether the kernel that turns heads makes their norms: a work-group has whole ones."""
+    queries, keys, _ = norms
+    return GROUP % queries.size == 0 and queries.dtype == keys.dtype

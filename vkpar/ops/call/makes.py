@@ -21,6 +21,7 @@ class Make(NamedTuple):
             widest rows on matrix cores, beside their sums and what is loaded ahead.
         brief: kernels of matrix cores load nothing ahead, and what follows their products is a loop: the compiler
             spills registers otherwise, and takes seconds.
+        waits: running sums go over memory once, and work-groups wait for others that have begun; discrete GPUs alone.
     """
 
     warps: bool = False
@@ -29,13 +30,14 @@ class Make(NamedTuple):
     matrices_since: int = 0
     wide_since: int = 0
     brief: bool = False
+    waits: bool = False
 
 
 # By PCI's number of the maker. 128 sums take some 200 registers: a unit of NVIDIA's still holds eight subgroups of
 # these, which keep it busy; one of AMD's older cards holds a single one for each of its parts, which does not.
 # Invocations of Intel's have 128 registers in the narrowest subgroups, and spill what 64 sums take, or 8 rows.
 _MAKES: Final = {
-    0x10DE: Make(warps=True, sums=128),
+    0x10DE: Make(warps=True, sums=128, waits=True),
     0x8086: Make(sums=32, rows=4, matrices_since=26),
 }
 _RADV, _NVK = 3, 24  # Mesa's drivers for AMD's and NVIDIA's cards

@@ -1,13 +1,15 @@
-"""Products of few rows by the matrices of the experts that each takes: no weights of others are read."""
+"""Few rows: which experts each takes, and its products by their matrices; no weights of others are read."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from vkpar import dtypes
+from vkpar.abi import experts as of_experts
 from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
-from vkpar.ops.call import landing
+from vkpar.ops.call import kept, landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS
 from vkpar.ops.call.work import WORK_PER_NS
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 MOST_EACH: Final = 64
 """Experts of a row."""
 _THREADS: Final = 256
-_AHEAD: Final = 8  # chunks of an invocation on the way at once
-_MOST_TURNS: Final = 4
+_AHEAD: Final = 2  # chunks of an invocation on the way at once: with more, less of a matrix' work-groups fit a GPU
 _CHUNK_NBYTES: Final = 16
+_STAGED_NBYTES: Final = 24 << 10  # of shared memory, for what chunks are multiplied by
 
 
 class Spread(NamedTuple):
@@ -34,13 +36,19 @@ class Spread(NamedTuple):
 
     Attributes:
         span: invocations that make columns together: those of a subgroup.
-        columns: that they make, 2 or 4.
-        turns: chunks of each that are loaded together, 1 to 4.
+        columns: that they make, 1 or 2.
+        turns: chunks of each that are loaded together, 1 or 2.
     """
 
     span: int
     columns: int
     turns: int
+
+
+def routes(x: Array | Normed, router: Array) -> bool:
+    """Tell whether :func:`route` takes rows and the router's matrix."""
+    experts, k = router.shape
+    return 0 < x.shape[0] <= matvec.MOST_ROWS and usable_on(router.device) and router.reach(0) >= experts * k
 
 
 def usable_on(device: Device) -> bool:
@@ -66,6 +74,31 @@ def _whole(stack: Stack) -> bool:
 def _chunk(stack: Stack) -> int:
     """Return the elements of 16 bytes of weights."""
     return KINDS[stack.kind].chunk if stack.kind is not None else _CHUNK_NBYTES // stack.arrays[0].dtype.itemsize
+
+
+def route(x: Array | Normed, router: Array, each: int, *, normed: bool = True) -> Array:
+    """Return which experts rows take, in one kernel that makes their logits.
+
+    Args:
+        x: (T, K), up to 8 rows of floats; a norm of them is made on the way.
+        router: (experts, K), of floats, whose elements lie side by side.
+        each: experts that a token takes.
+        normed: their weights add up to 1; else they are shares of the softmax over all experts.
+
+    Returns:
+        What :func:`vkpar.ops.experts.routing.route` does.
+    """
+    plain, norm, eps = (x.x, x.weight, x.eps) if isinstance(x, Normed) else (x, None, 0.0)
+    operands, options = (plain, router, norm), (each, normed, eps)
+    done = repeat("router", operands, (None,), *options)
+    if done is not None:
+        return done[0]
+    made = plain.device.empty((2, plain.shape[0], each), "uint32")
+    key = key_of("router", operands, (None,), *options)
+    call = Call("router", key, [array for array in operands if array is not None], (made,))
+    _route(call, Fold(None if norm is None else call.operands[-1], eps), normed=normed)
+    call.keep()
+    return made
 
 
 def gate(x: Array | Normed, stack: Stack, choice: Array) -> Array:
@@ -121,7 +154,8 @@ def spread(stack: Stack, k: int, columns: int) -> Spread:
     """Return how a product is spread, of which an output has ``k`` steps and a subgroup makes so many ``columns``."""
     span = stack.weights.device.info.features.subgroup_size
     each = -(-k // (_chunk(stack) * span))
-    most = min(_MOST_TURNS, _AHEAD // columns)
+    staged = 16 * span * (_chunk(stack) // 4 | 1)
+    most = min(_AHEAD // columns, _STAGED_NBYTES // staged)
     return Spread(span, columns, -(-each // -(-each // most)))
 
 
@@ -134,7 +168,7 @@ def _dispatch(call: Call, stack: Stack, fold: Fold | None, each: int, residual: 
     held = [x, weights[0], out, x if residual is None else landing.packed(call, residual), weights[-1], choice]
     bound = [seen(call, array) for array in held]
     (_, a_first), (_, b_first), (_, o_first), (_, r_first), (_, s_first), (_, c_first) = bound
-    how = spread(stack, k * (1 if fold else each), 4 if fold else 2)
+    how = spread(stack, k * (1 if fold else each), 2 if fold else 1)
     begin = b_first if kind is None else b_first // 4
     a_row = x.shape[1]
     product = abi.Product(1, n, k, a_first, begin, o_first, a_row, stack.rows, n)
@@ -163,3 +197,30 @@ def _dispatch(call: Call, stack: Stack, fold: Fold | None, each: int, residual: 
     layers = rows * each if fold else rows
     cost = rows * each * stack.rows * k // WORK_PER_NS
     call.dispatch(name, arrays, ranges, pack(*words), -(-n // width), constants, cost, layers=layers)
+
+
+def _route(call: Call, fold: Fold, *, normed: bool) -> None:
+    router, choice = call.operands[1], call.results[0]
+    x = landing.packed(call, call.operands[0])
+    (experts, k), (_, rows, each) = router.shape, choice.shape
+    logits, counters = call.temporary((rows, experts), dtypes.float32), call.table(kept.counters(call.device, rows))
+    held = (x, router, logits, choice)
+    ranges, (a_first, b_first, l_first, c_first) = zip(*(seen(call, array) for array in held), strict=True)
+    range_n, n_first, norm_wide = fold.window(ranges[0])
+    span, a_row = call.device.info.features.subgroup_size, x.shape[1]
+    push = of_experts.Router(rows, experts, each, k, a_first, a_row, b_first, n_first, l_first, c_first, fold.eps)
+    tail = fold.constants(wide=norm_wide)
+    constants = of_experts.RouterConstants(
+        normed,
+        FLOATS[x.dtype.name],
+        not (a_first % 4 or a_row % 4),
+        FLOATS[router.dtype.name],
+        not (b_first % 4 or k % 4),
+        tail.normed,
+        tail.norm_type,
+        norm_wide,
+        span,
+    )
+    arrays = (x, router, x if fold.norm is None else fold.norm, logits, counters, choice)
+    bound = (*ranges[:2], range_n, ranges[2], counters.window()[0], ranges[3])
+    call.dispatch("expert_router", arrays, bound, pack(push), rows * experts, constants)

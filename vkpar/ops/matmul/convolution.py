@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from vkpar.ops.call.checks import check_arrays, check_float
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.functions import maximum, multiply
-from vkpar.ops.matmul import ways
+from vkpar.ops.matmul import images, ways
+from vkpar.ops.matmul.images import WindowLayout
 from vkpar.ops.matmul.request import Request
 from vkpar.ops.tiles.epilogue import Epilogue, Fold
 
@@ -39,8 +40,9 @@ def conv2d(
 ) -> Array:
     """Return the correlation of images with small ones, as ``torch.nn.functional.conv2d`` does.
 
-    The windows of each image become columns of a matrix, which is a copy of ``x`` as many times as a window has
-    elements; each image, and each group, is one product of :func:`matmul`.
+    Matrix cores read the windows of halves, of a multiple of 8 channels, from a copy of ``x`` whose channels come last.
+    Elsewhere the windows of each image become columns of a matrix, which is a copy of ``x`` as many times as a window
+    has elements. Each image, and each group, is one product, as precise as :func:`matmul`'s.
 
     Args:
         x: float32, float16 or bfloat16 (images, channels, height, width).
@@ -147,69 +149,50 @@ def _pooled(
     return made if out is None else landed(name, made, out, x)
 
 
-def _correlated(x: Array, weight: Array, layout: _Layout) -> Array:
+def _correlated(x: Array, weight: Array, layout: WindowLayout) -> Array:
     """Return the correlation of images with small ones of as many channels: all of it is one kept call."""
     options = ("conv2d", (x, weight), (None,), layout)
     done = repeat(*options)
     if done is not None:
         return done[0]
     check_float("conv2d", x.dtype, weight.dtype)
-    (images, channels), part = x.shape[:2], weight.shape[0]
-    made = x.device.empty((images, part, *layout.counts), dtypes.result_type(x.dtype, weight.dtype))
+    made = x.device.empty((x.shape[0], weight.shape[0], *layout.counts), dtypes.result_type(x.dtype, weight.dtype))
     if not made.size or not weight.size:
         fill(made, 0)
         return made
     call = Call("conv2d", key_of(*options), (x, weight), (made,))
+    seen, rows = call.operands
+    if not images.record(call, seen, rows, call.results[0], layout):
+        _by_columns(call, layout)
+    call.keep()
+    return made
+
+
+def _by_columns(call: Call, layout: WindowLayout) -> None:
+    """Record a convolution by copies of the windows: each image is a product by a matrix of these."""
     seen, rows, result = *call.operands, call.results[0]
+    (number, channels), part = seen.shape[:2], rows.shape[0]
     if any(layout.edge):
-        down, right = layout.edge
-        seen = call.temporary((images, channels, *layout.padded), x.dtype)
+        seen = call.temporary((number, channels, *layout.padded), seen.dtype)
         fill(seen, 0, call)
-        inner = seen[:, :, down : down + x.shape[2], right : right + x.shape[3]]
-        landing.move(call, call.operands[0], call.view(seen, inner))
+        landing.move(call, call.operands[0], call.view(seen, layout.within(seen, call.operands[0])))
     windows = layout.of(seen).transpose((0, 1, 4, 5, 2, 3))
-    columns = call.temporary(windows.shape, x.dtype)
+    columns = call.temporary(windows.shape, seen.dtype)
     landing.move(call, call.view(seen, windows), columns)
-    rows, steps = landing.packed(call, rows), weight.size // part
+    rows, steps = landing.packed(call, rows), rows.size // part
     request = Request(
         call.view(rows, rows.reshape(part, steps)),
-        call.view(columns, columns.reshape(images, steps, -1)),
-        call.view(result, result.reshape(images, part, -1)),
+        call.view(columns, columns.reshape(number, steps, -1)),
+        call.view(result, result.reshape(number, part, -1)),
         Epilogue(),
         Fold(),
         transpose_a=False,
         transpose_b=False,
     )
     ways.record(call, request)
-    call.keep()
-    return made
 
 
-class _Layout(NamedTuple):
-    """Where windows of images lie.
-
-    Attributes:
-        size: of a window, downwards and to the right, as all of these.
-        steps: from one window to the next.
-        edge: what is put around the images.
-        padded: size of the images with that.
-        counts: of windows.
-    """
-
-    size: tuple[int, ...]
-    steps: tuple[int, int]
-    edge: tuple[int, int]
-    padded: tuple[int, ...]
-    counts: tuple[int, ...]
-
-    def of(self, x: Array) -> Array:
-        """Return a view (images, channels, down, right, height, width) of windows of padded images."""
-        strides = x.strides
-        apart = [stride * step for stride, step in zip(strides[2:], self.steps, strict=True)]
-        return x.strided((*x.shape[:2], *self.counts, *self.size), (*strides[:2], *apart, *strides[2:]))
-
-
-def _layout(name: str, images: tuple[int, ...], size: tuple[int, ...], stride: Pair, padding: Pair) -> _Layout:
+def _layout(name: str, images: tuple[int, ...], size: tuple[int, ...], stride: Pair, padding: Pair) -> WindowLayout:
     steps, edge = _pair(name, "stride", stride), _pair(name, "padding", padding)
     if min(edge) < 0 or min(steps) < 1:
         raise InvalidUsageError(f"{name}: a stride of {steps}, a padding of {edge}")
@@ -218,7 +201,7 @@ def _layout(name: str, images: tuple[int, ...], size: tuple[int, ...], stride: P
     if min(room) < 0 or min(size) < 1:
         raise InvalidUsageError(f"{name}: windows {tuple(size)} of images {padded}, padding counted")
     counts = tuple(left // step + 1 for left, step in zip(room, steps, strict=True))
-    return _Layout(tuple(size), steps, edge, padded, counts)
+    return WindowLayout(tuple(size), steps, edge, padded, counts)
 
 
 def _windows(name: str, x: Array, size: tuple[int, ...], stride: Pair, padding: Pair, beyond: Any) -> Array:

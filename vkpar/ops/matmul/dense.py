@@ -202,8 +202,13 @@ def _cuts(product: Product, kernel: str, out: Array, residual: Array | None) -> 
 
 def _whole(product: Product, out: Array, start: int = 0) -> tuple[Matrix, Tile]:
     """Return where whole products go, from number ``start`` on, and the tile that is all of one."""
-    m, n, k = product.m, product.n, product.k
-    return Matrix(out, n, m * n, start * m * n), {"m": (0, m), "n": (0, n), "k": (0, k)}
+    m, n = product.m, product.n
+    return Matrix(out, n, m * n, start * m * n), whole_tile(product)
+
+
+def whole_tile(product: Product) -> Tile:
+    """Return the tile that is all of a product."""
+    return {"m": (0, product.m), "n": (0, product.n), "k": (0, product.k)}
 
 
 def _fitting(product: Product, kernel: str, matrices: list[Matrix], start: int) -> int:

@@ -87,6 +87,8 @@ def dispatch_tile(how: How, product: Product, out: Matrix, tile: Tile) -> None:
             arrays, ranges = [*arrays, *more.arrays], [*ranges, *more.ranges(range_a)]
         if forms or how.core is not None:
             packed += pack(abi.Forms(*batches, how.cut.parts, how.cut.k_part, number * out.batch, *more.push))
+        if isinstance(how.core, cores.Core):
+            packed += pack(product.windows or abi.Windows())
     cost_ns = int(number * m * n * k / how.work_per_ns)
     how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
 
@@ -101,7 +103,8 @@ def _constants(
     follows = how.follows.constants(residual_wide=residual_wide)
     tail: tuple[int, ...] = ()
     if how.core is not None:
-        tail = how.core.tail(product.device.info, eights=multiples[2] % 8 == 0)
+        made = how.core.tail(product.device.info, eights=multiples[2] % 8 == 0)
+        tail = made._replace(windows=1) if product.windows and isinstance(made, abi.CoresTail) else made
     elif how.kernel == tiled.KERNEL:
         tail = tiled.tail(how.cut.tile, tiled.sums_of(product.device.info))
     return (*operands, *shape, *abi.Turned(product.transpose_a), *follows, *tail)

@@ -22,6 +22,7 @@ _ROWS: Final = 64  # that are enough for all
 _FEW: Final = 16  # invocations of a group then
 _SCANS: Final = 32  # of those of running sums; see shaders/scan.comp
 _ALONE: Final = 256  # chunks of running sums, from which on there are enough for an invocation each
+_SORTS: Final = 8, 2048  # invocations that sort a chunk, and the elements of each
 _WIDEST: Final = 256  # and where columns are reduced
 _LONG_ROW: Final = 1 << 16  # elements from which on operations on rows take the widest groups
 _MOST_FOURS: Final = 16_384  # of a row that an invocation reads, up to three times: some stop at 65,535 turns
@@ -78,6 +79,11 @@ def scan_group(device: Device, most: int, *, ordered: bool) -> int:
 def scans_alone(device: Device, chunks: int) -> int:
     """Return the invocations of a work-group of which each makes the running sums of a chunk; 0 where groups do."""
     return _FEW if reads_pairs(device) and chunks >= _ALONE else 0
+
+
+def sorts(device: Device) -> tuple[int, int] | None:
+    """Return the invocations that sort a chunk, and the elements of each; None on GPUs."""
+    return _SORTS if on_cpu(device) else None
 
 
 def row_spread(device: Device, length: int, most: int) -> tuple[int, int] | None:

@@ -277,13 +277,13 @@ def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: b
     made = a.device.empty(shape, wide if name == "sum" else a.dtype)
     key = key_of(name, (a,), (None,), axis, bool(keepdims)) if isinstance(axis, int | tuple | None) else None
     call = Call(name, key, (a,), (made,))
-    target = call.results[0] if name == "sum" else call.temporary(shape, wide)
+    target = units.target_of(call, wide)
     found, left = units.reduced(call, name, call.operands[0], groups_of(a.shape, axes), target)
     if found is call.operands[0]:
         return None
     if found is not target:
         once.reduce(call, _KINDS[name], found, left, target)
-    if target is not call.results[0]:
+    if target.storage is not call.results[0].storage:
         convert_in(call, target, call.results[0])
     call.keep()
     return made

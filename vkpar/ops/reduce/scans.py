@@ -12,8 +12,10 @@ from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.recipes import landed
+from vkpar.ops.call import kept
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
+from vkpar.ops.call.makes import make_of
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.shipped import check_long
@@ -21,6 +23,7 @@ from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.reduce import cpu
 
 if TYPE_CHECKING:
+    from vkpar.device import Device
     from vkpar.vulkan.memory.buffer import BufferRange
 
 PAIRS: Final = {"int64": "int32", "uint64": "uint32", "float64": "uint32"}  # and how their upper halves order
@@ -28,6 +31,9 @@ _GROUP: Final = 256
 _KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
 _UNIT: Final = 32  # bytes that an invocation with a chunk for itself reads at once
 CHUNK: Final = 4096  # elements of a row that a work-group takes; see shaders/scan.comp
+_WINDOW: Final = 256  # chunks
+_WAIT: Final = 4096  # turns, of half a microsecond each: then a work-group leaves its chunk to the last one
+_MOST_WORDS: Final = 1 << 20  # that work-groups of one pass tell each other
 
 
 def cumsum(a: Array, axis: int | None = None, *, out: Array | None = None) -> Array:
@@ -157,6 +163,11 @@ def scan(call: Call, source: Array, target: Array, *, product: bool = False, pla
     if chunks == 1:
         _dispatch(call, source, target, target, 1, product=product, places=places)
         return
+    words = 2 * (2 + rows * (chunks + -(-chunks // _WINDOW)))  # two of each chunk and window, behind the counters
+    if source.dtype.itemsize == 4 and words <= _MOST_WORDS and passes_once(call.device):
+        told = call.table(kept.counters(call.device, words))
+        _dispatch(call, source, target, told, 3, product=product, places=places)
+        return
     totals = call.temporary((rows, chunks), source.dtype)
     _dispatch(call, source, target, totals, 0, product=product)
     sums = call.temporary((rows, chunks), source.dtype)
@@ -166,19 +177,25 @@ def scan(call: Call, source: Array, target: Array, *, product: bool = False, pla
     call.spare(sums)
 
 
+def passes_once(device: Device) -> bool:
+    """Say whether rows of several chunks are made in one pass over memory."""
+    return make_of(device.info).waits and device.info.type == "discrete"
+
+
 def _dispatch(
     call: Call, source: Array, target: Array, totals: Array, phase: int, *, product: bool, places: bool = False
 ) -> None:
     rows, count = source.shape
     chunks = -(-count // CHUNK)
     (a, a_first), (o, o_first), (s, s_first) = (seen(call, array) for array in (source, target, totals))
-    push = pack(abi.Scan(count, rows, chunks, a_first, o_first, s_first))
+    push = pack(abi.Scan(count, rows, chunks, a_first, o_first, s_first, _WAIT))
     work, unit = rows * chunks, _UNIT // source.dtype.itemsize
-    whole = not (count % unit or a_first % unit or o_first % unit or source.dtype.is_float or places)
+    whole = not (count % unit or a_first % unit or o_first % unit or source.dtype.is_float or places or phase == 3)
+    wide = not (count % 4 or a_first % 4 or o_first % 4)
     alone = cpu.scans_alone(call.device, work) if whole else 0
-    threads = alone or cpu.scan_group(call.device, _GROUP, ordered=source.dtype.is_float)
-    constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase, threads, places, alone > 0)
-    kernel = f"scan_{_KERNELS.get(source.dtype.name, 'w64_u32' if alone else 'u32')}"
+    threads = alone or cpu.scan_group(call.device, _GROUP, ordered=source.dtype.is_float or phase == 3)
+    constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase, threads, places, alone > 0, wide)
+    kernel = f"scan_{_KERNELS.get(source.dtype.name, 'w64_u32' if alone else 'once_u32' if phase == 3 else 'u32')}"
     groups = -(-work // alone) if alone else work
     call.dispatch(kernel, (source, target, totals), (a, o, s), push, groups, constants)
 

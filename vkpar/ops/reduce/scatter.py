@@ -18,7 +18,7 @@ from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import less, where
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce.scans import back, seen
-from vkpar.ops.reduce.sorting import MOST, record_sort
+from vkpar.ops.reduce.sorting import MOST, Order, record_sort
 
 _CHUNK: Final = 32  # elements of an invocation; see shaders/scatter_add.comp
 _GROUP: Final = 64
@@ -137,8 +137,8 @@ def _add(whole: Array, places: Array, values: Array) -> None:
     (target,) = call.results
     count, size = places.shape[-1], whole.shape[-1]
     rows = places.size // count
-    order = call.temporary((rows, count), uint32)
-    keys = record_sort(call, places, order, bits=size.bit_length())
+    keys, order = (call.temporary((rows, count), uint32) for _ in range(2))
+    record_sort(call, places, keys, order, Order(bits=size.bit_length()))
     begins = True
     while True:
         chunks = -(-count // _CHUNK)

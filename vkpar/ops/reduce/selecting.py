@@ -13,7 +13,7 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.reduce.scans import PAIRS, back, checked, lying_last, seen
 from vkpar.ops.reduce.sorting import MOST as MOST_PLACES
-from vkpar.ops.reduce.sorting import elements_at, kind_of, places_of
+from vkpar.ops.reduce.sorting import Order, elements_at, kind_of, places_of
 
 MOST: Final = 512  # elements that a work-group finds; see shaders/topk.comp
 _THREADS: Final = (32, 64, 128, 256)
@@ -61,7 +61,7 @@ def topk(a: Array, k: int, axis: int = -1, largest: bool = True) -> tuple[Array,
 
 
 def _sorted(rows: Array, k: int, *, largest: bool) -> tuple[Array, Array]:
-    places = places_of("topk", rows, largest=largest)[..., :k].contiguous()
+    places = places_of("topk", rows, Order(largest=largest))[..., :k].contiguous()
     return elements_at(rows, places, known=True), places
 
 

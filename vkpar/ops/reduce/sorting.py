@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
 from vkpar.abi import reduce as abi
@@ -16,7 +17,7 @@ from vkpar.ops.arrays.making import arange
 from vkpar.ops.arrays.take import index_words, take
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, NARROW, check_arrays, check_out, check_overlap
-from vkpar.ops.elementwise.add import add
+from vkpar.ops.call.work import WARP, ceil_power, has_warps
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.functions import (
     equal,
@@ -30,9 +31,17 @@ from vkpar.ops.elementwise.functions import (
     where,
 )
 from vkpar.ops.elementwise.mathematics import bitwise_and, bitwise_or, invert
-from vkpar.ops.reduce.scans import CHUNK, PAIRS, back, checked, lying_last, scan, seen, where_ones_lie
+from vkpar.ops.reduce import cpu
+from vkpar.ops.reduce.scans import PAIRS, back, checked, lying_last, scan, seen, where_ones_lie
 
-_BITS: Final = 4  # of a pass; see shaders/sort.comp
+if TYPE_CHECKING:
+    from vkpar.device import Device
+
+_BITS: Final = 8  # of a pass; see shaders/sort.comp
+_THREADS: Final = 256  # invocations of a work-group at most, and how many elements one has
+_ITEMS: Final = 16
+_LANES: Final = "sort_lanes"  # of CPU drivers
+_LOW: Final = {"float16": 13, "bfloat16": 16}  # bits of their keys as float32 that say nothing
 _SIGN: Final = 1 << 31  # of the upper words of float64
 _INFINITE: Final = 0x7FF00000  # the upper word of infinity
 MOST: Final = 1 << 31  # elements of all rows: places are words
@@ -62,7 +71,12 @@ def sort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
     if not source.size:
         return source.copy() if out is None else out
     rows = lying_last(source, at)
-    return back("sort", elements_at(rows, _places("sort", rows, a.dtype), known=True), source, at, out)
+    if rows.dtype.name in PAIRS:
+        return back("sort", elements_at(rows, places_of("sort", rows), known=True), source, at, out)
+    if out is not None and out.is_contiguous and out.dtype == rows.dtype and at == source.ndim - 1:
+        _sorted(rows, out, order_of(a.dtype))
+        return out
+    return back("sort", _sorted(rows, None, order_of(a.dtype)), source, at, out)
 
 
 def argsort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
@@ -80,7 +94,7 @@ def argsort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Arr
         check_overlap("argsort", out, a, in_place=False)
     if not source.size:
         return source.device.empty(source.shape, uint32) if out is None else out
-    return back("argsort", _places("argsort", lying_last(source, at), a.dtype), source, at, out, uint32)
+    return back("argsort", places_of("argsort", lying_last(source, at), order_of(a.dtype)), source, at, out, uint32)
 
 
 def take_along_axis(a: Array, indices: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
@@ -195,28 +209,57 @@ def elements_at(rows: Array, places: Array, *, known: bool = False) -> Array:
     return take(rows.reshape(-1), places + starts)
 
 
-def _places(name: str, rows: Array, dtype: DType) -> Array:
-    """Return where elements of a type go, which lie side by side; those of 8 and 16 bits as whole numbers of 32."""
+class Order(NamedTuple):
+    """How elements of 32 bits are ordered: by which bits of their keys, which of these turned; the largest first."""
+
+    low: int = 0
+    bits: int = 32
+    flip: int = 0
+    largest: bool = False
+
+
+_RISING: Final = Order()
+
+
+def order_of(dtype: DType) -> Order:
+    """Return how elements rise that were of a type before they had 32 bits."""
     if dtype.name not in NARROW:
-        return places_of(name, rows)
-    bits = 8 * dtype.itemsize if dtype != "bool" else 1
-    return places_of(name, rows if rows.dtype == uint32 else add(rows, 1 << (bits - 1)), bits=bits)
+        return Order(_LOW.get(dtype.name, 0))
+    bits = 8 * dtype.itemsize
+    return Order(0, bits, 1 << (bits - 1) if dtype.numpy.kind == "i" else 0)
 
 
-def places_of(name: str, rows: Array, *, largest: bool = False, bits: int = 32) -> Array:
-    """Return where the elements of rows, that lie side by side, go, by the lowest ``bits`` of their keys."""
-    if rows.size > MOST:
-        raise UnsupportedError(f"{name}: places are words, which count no {rows.size} elements; take parts of them")
+def _sorted(rows: Array, out: Array | None, order: Order) -> Array:
+    """Return elements of 32 bits in order, in rows that lie side by side."""
+    _check_size("sort", rows)
+    done = repeat("sort", (rows,), (out,), order)
+    if done is not None:
+        return done[0]
+    made = rows.device.empty(rows.shape, rows.dtype) if out is None else out
+    call = Call("sort", key_of("sort", (rows,), (out,), order), (rows,), (made,))
+    record_sort(call, call.operands[0], call.results[0], None, order)
+    call.keep()
+    return made
+
+
+def places_of(name: str, rows: Array, order: Order = _RISING) -> Array:
+    """Return where the elements of rows, that lie side by side, go."""
+    _check_size(name, rows)
     if rows.dtype.name in PAIRS:
-        return _places_of_pairs(name, rows, largest=largest)
-    done = repeat("argsort", (rows,), (None,), largest, bits)
+        return _places_of_pairs(name, rows, largest=order.largest)
+    done = repeat("argsort", (rows,), (None,), order)
     if done is not None:
         return done[0]
     made = rows.device.empty(rows.shape, uint32)
-    call = Call(name, key_of("argsort", (rows,), (None,), largest, bits), (rows,), (made,))
-    record_sort(call, call.operands[0], call.results[0], largest=largest, bits=bits)
+    call = Call(name, key_of("argsort", (rows,), (None,), order), (rows,), (made,))
+    record_sort(call, call.operands[0], None, call.results[0], order)
     call.keep()
     return made
+
+
+def _check_size(name: str, rows: Array) -> None:
+    if rows.size > MOST:
+        raise UnsupportedError(f"{name}: places are words, which count no {rows.size} elements; take parts of them")
 
 
 def _places_of_pairs(name: str, rows: Array, *, largest: bool) -> Array:
@@ -225,10 +268,11 @@ def _places_of_pairs(name: str, rows: Array, *, largest: bool) -> Array:
     low, high = words[..., 0].contiguous(), words[..., 1].contiguous()
     if rows.dtype.is_float:
         low, high = _ordered(low, high, largest=largest)
-    lower = places_of(name, low, largest=largest)
+    order = Order(largest=largest)
+    lower = places_of(name, low, order)
     upper = elements_at(high, lower, known=True)
     upper = Array(upper.storage, upper.byte_offset, upper.shape, dtypes.resolve(PAIRS[rows.dtype.name]))
-    return elements_at(lower, places_of(name, upper, largest=largest), known=True)
+    return elements_at(lower, places_of(name, upper, order), known=True)
 
 
 def _ordered(low: Array, high: Array, *, largest: bool) -> tuple[Array, Array]:
@@ -247,41 +291,64 @@ def kind_of(array: Array) -> int:
     return 2 if array.dtype.name in FLOATS else int(array.dtype == "int32")
 
 
-def record_sort(call: Call, source: Array, target: Array, *, largest: bool = False, bits: int = 32) -> Array:
-    """Record the passes of a radix sort of rows, which leave places in ``target``; return the keys in their order."""
+def record_sort(call: Call, source: Array, keys: Array | None, places: Array | None, order: Order) -> None:
+    """Record the passes of a radix sort of rows, which leave elements in ``keys`` and their places in ``places``.
+
+    A row that a work-group of a GPU holds is sorted in one dispatch. Otherwise a pass is counting, the running sums of
+    the counts, and writing; CPU drivers need not count where a row is one chunk.
+    """
     count = source.shape[-1]
-    rows, chunks = source.size // count, -(-count // CHUNK)
-    pairs = [(call.temporary((rows, count), uint32), call.temporary((rows, count), uint32)) for _ in range(2)]
-    counts, sums = (call.temporary((rows, 16 * chunks), uint32) for _ in range(2))
-    kind = kind_of(source)
-    keys, places = source, pairs[1][1]
-    passes = -(-bits // _BITS)
-    for number in range(passes):
-        last = number == passes - 1
-        to_keys, to_places = pairs[number % 2][0], target if last else pairs[number % 2][1]
-        arrays = (keys, places, to_keys, to_places)
-        told = (kind, int(number == 0), int(largest))
-        if chunks > 1:
-            _pass(call, arrays, counts, (rows, count), number * _BITS, abi.SortConstants(*told, counts=1, alone=0))
+    rows = source.size // count
+    kernel, threads, items = _kernel(call.device, count)
+    chunks = -(-count // (threads * items))
+    at_once = chunks == 1 and kernel != _LANES
+    shifts = range(order.low, order.bits, 32 if at_once else _BITS)
+    shape = (rows, count)
+    passes = len(shifts)
+    all_keys = [*_turns(call, shape, passes - 1), None] if keys is None else _turns(call, shape, passes, keys)
+    all_places = [None] * passes if places is None else _turns(call, shape, passes, places)
+    counts, sums = [call.temporary((rows, 256 * chunks), uint32) for _ in range(2)] if chunks > 1 else [None, None]
+    warp = call.device.info.features.subgroup_size
+    told = abi.SortConstants(kind_of(source), int(order.largest), 0, 0, 0, 0, threads, items, warp)
+    left, before = source, None
+    for number, shift in enumerate(shifts):
+        push = abi.Sort(count, rows, chunks, shift, order.bits, order.flip)
+        if counts is not None and sums is not None:
+            _pass(call, kernel, (left, before, None, None, counts), push, told)
             scan(call, counts, sums)
-        _pass(call, arrays, sums, (rows, count), number * _BITS, abi.SortConstants(*told, counts=0, alone=chunks == 1))
-        keys, places = to_keys, to_places
-    return keys
+        to, after = all_keys[number], all_places[number]
+        stored = {"keys": int(to is not None), "places": int(after is not None)}
+        now = told._replace(begins=int(not number), phase=2 if chunks == 1 else 1, **stored)
+        _pass(call, kernel, (left, before, to, after, sums), push, now)
+        left, before = (left if to is None else to), after
+
+
+def _kernel(device: Device, count: int) -> tuple[str, int, int]:
+    """Return the kernel that sorts rows, the invocations of its work-groups, and the elements of each."""
+    shape = cpu.sorts(device)
+    if shape is not None:
+        return _LANES, *shape
+    threads = min(max(ceil_power(-(-count // _ITEMS)), WARP), _THREADS)
+    kernel = "sort_warps" if has_warps(device.info, "ballot") else "sort_masks"
+    return kernel, threads, min(ceil_power(-(-count // threads)), _ITEMS)
+
+
+def _turns(call: Call, shape: tuple[int, int], passes: int, last: Array | None = None) -> list[Array | None]:
+    """Return where each pass writes, in turns to one array or another, the last one to ``last`` if that is given."""
+    two = [] if last is None else [last]
+    two += [call.temporary(shape, uint32) for _ in range(min(passes, 2) - len(two))]
+    return [two[(passes - 1 - number) % 2] for number in range(passes)]
 
 
 def _pass(
-    call: Call,
-    arrays: tuple[Array, Array, Array, Array],
-    counts: Array,
-    shape: tuple[int, int],
-    shift: int,
-    constants: abi.SortConstants,
+    call: Call, kernel: str, arrays: Sequence[Array | None], push: abi.Sort, constants: abi.SortConstants
 ) -> None:
-    rows, count = shape
-    chunks = -(-count // CHUNK)
-    found = [seen(call, array) for array in (*arrays, counts)]
-    push = pack(abi.Sort(count, rows, chunks, shift, *(first for _, first in found)))
-    call.dispatch("sort", (*arrays, counts), [item for item, _ in found], push, rows * chunks, constants)
+    """Record a dispatch that is bound to elements, places, where both go, and counts, or to others in place of None."""
+    known = [array for array in arrays if array is not None]
+    bound = [known[0 if at < 2 else -1] if array is None else array for at, array in enumerate(arrays)]
+    found = [seen(call, array) for array in bound]
+    words = pack(push, abi.SortFirsts(*(first for _, first in found)))
+    call.dispatch(kernel, bound, [item for item, _ in found], words, push.rows * push.chunks, constants)
 
 
 operations.update(sort=sort, argsort=argsort)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vkpar.abi import reduce as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
+from vkpar.ops.call import kept
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.work import ceil_power, floor_power
 from vkpar.ops.elementwise.cast import cast
@@ -17,11 +18,13 @@ from vkpar.ops.reduce import cpu
 
 if TYPE_CHECKING:
     from vkpar.device import Device
+    from vkpar.dtypes import DType
 
 Groups = list[tuple[int, bool]]  # sizes of axes, and whether they are reduced
 _GROUP: Final = 256
 _COLUMN_LANES: Final = 16
-_WANTED: Final = 1 << 18  # invocations of a launch, as far as each has four units
+_WANTED: Final = 1 << 19  # invocations of a launch, as far as each has four units
+_MOST_COUNTERS: Final = 1 << 20
 _TURNS: Final = (4, 32)  # units of an invocation: at least and at most
 _OPS: Final = {"sum": 0, "max": 1, "min": 2}
 _TRUTHS: Final = {"sum": 0, "max": 3, "min": 4}
@@ -65,6 +68,16 @@ def w64(device: Device) -> bool:
     return cpu.reads_pairs(device)
 
 
+def target_of(call: Call, wide: DType) -> Array:
+    """Return where kernels write words: the result itself, where it has words or is alone in the first bytes of one."""
+    result = call.results[0]
+    if result.dtype == wide:
+        return result
+    if result.size > 1:
+        return call.temporary(result.shape, wide)
+    return call.view(result, Array(result.storage, result.byte_offset, result.shape, wide))
+
+
 def reduced(call: Call, name: str, a: Array, groups: Groups, target: Array) -> tuple[Array, Groups]:
     """Reduce the last axes that can be reduced here, and return what is left: ``target`` where nothing is.
 
@@ -91,11 +104,14 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
         return None
     length = -(-shape.extent * a.dtype.itemsize // shape.unit) if shape.columns == 1 else shape.extent
     parts = -(-length // shape.part)
-    if parts + shape.left == 1 and not any(gone for _, gone in groups[:at]):
+    rows_once = parts > 1 and shape.columns == 1 and not w64(a.device) and a.dtype != "float64"
+    once = rows_once and shape.blocks <= _MOST_COUNTERS
+    left = 1 if once else parts + shape.left
+    if left == 1 and not any(gone for _, gone in groups[:at]):
         made = target
     else:
-        made = call.temporary((shape.blocks, parts + shape.left, shape.columns), target.dtype)
-    if not _send(call, name, a, made, shape, parts):
+        made = call.temporary((shape.blocks, left, shape.columns), target.dtype)
+    if not _send(call, name, a, made, shape, parts, once=once):
         return None
     if shape.left:
         end, there = a.reshape(-1)[-shape.left :], made.reshape(-1)[parts:]
@@ -104,11 +120,11 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
         else:
             call.forget()
             cast(end, made.dtype, out=there)
-    return made, parts + shape.left
+    return made, left
 
 
-def _send(call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: int) -> bool:
-    """Reduce an axis in parts; False, and nothing done, where a kernel cannot see it."""
+def _send(call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: int, *, once: bool) -> bool:
+    """Reduce an axis in parts, or all of it ``once``; False, and nothing done, where a kernel cannot see it."""
     form, rows = "w64_" if w64(a.device) else "", shape.columns == 1
     seen, put = binding(a), binding(made)
     size = a.dtype.itemsize
@@ -125,8 +141,12 @@ def _send(call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: in
         count = -(-(-(-work // shape.lanes) if rows else work * units) // _W64_GROUP)
     else:
         count = -(-work // beside) if rows else work * -(-units // beside)
-    kernel = f"reduce_units_{form}{_KERNELS.get(a.dtype.name, 'u32')}"
-    call.dispatch(kernel, (a, made), (seen[0], put[0]), pack(push), count, constants)
+    kernel = f"reduce_units_{form or 'once_' * once}{_KERNELS.get(a.dtype.name, 'u32')}"
+    arrays, ranges = [a, made], [seen[0], put[0]]
+    if once:
+        more = call.temporary((work,), made.dtype), call.table(kept.counters(call.device, shape.blocks))
+        arrays, ranges = [*arrays, *more], [*ranges, *(array.window()[0] for array in more)]
+    call.dispatch(kernel, arrays, ranges, pack(push), count, constants)
     return True
 
 

@@ -273,7 +273,7 @@ class _Run(NamedTuple):
 
     kernel: str
     constants: tuple[int, ...]
-    extra: tuple[abi.Forms, ...]  # push constants beyond those of every kernel
+    extra: tuple[abi.Forms | abi.Windows, ...]  # push constants beyond those of every kernel
     groups: int
     m: int
     n: int
@@ -324,7 +324,8 @@ def _tiles(
     """Return a product of ``high`` x ``broad`` tiles, of ``m`` rows where that is given."""
     wide = (*_wide(dtype, transpose_b=transpose_b), *core.shape(device.info)._replace(a_eights=1, b_eights=1))
     constants = (*wide, *abi.Turned(), *abi.Follows(), *core.tail(device.info, eights=True))
-    extra = () if core.tiled else (abi.Forms(k_part=k),)
+    windows = () if core.kernel == streamed.KERNEL else (abi.Windows(),)
+    extra = () if core.tiled else (abi.Forms(k_part=k), *windows)
     size = m or high * core.tile[0], broad * core.tile[1]
     return _Run(core.kernel + core.variant(dtype), constants, extra, high * broad, *size, k, transpose_b)
 

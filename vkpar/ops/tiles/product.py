@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from vkpar.abi import matmul as abi
     from vkpar.arrays.array import Array
     from vkpar.device import Device
     from vkpar.vulkan.memory.buffer import BufferRange
@@ -19,12 +20,14 @@ class Matrix(NamedTuple):
         row: elements of a row.
         batch: elements from one to the next; 0 where all products take the same one.
         start: the first one's first element.
+        covers: elements from the first of a matrix to its last, where rows overlap; 0 where they do not.
     """
 
     array: Array
     row: int
     batch: int = 0
     start: int = 0
+    covers: int = 0
 
     def reach(self, index: int) -> int:
         """Return how many elements from one on a binding of a kernel covers."""
@@ -32,7 +35,7 @@ class Matrix(NamedTuple):
 
     def block(self, row0: int, column0: int, rows: int, columns: int, number: int = 1) -> tuple[BufferRange, int]:
         """Return a bindable range over a block of ``number`` matrices, and where in that the first one's begins."""
-        nelements = (number - 1) * self.batch + (rows - 1) * self.row + columns
+        nelements = (number - 1) * self.batch + (self.covers or (rows - 1) * self.row + columns)
         return self.array.window(self.start + row0 * self.row + column0, nelements)
 
 
@@ -44,6 +47,7 @@ class Product:
         a: the first matrices, (k, m) where transposed.
         b: the second ones, (n, k) where transposed.
         swapped: the operands are those of the transposed product, the call's second and first.
+        windows: the rows of ``b`` are windows of images.
     """
 
     a: Matrix
@@ -55,6 +59,7 @@ class Product:
     n: int
     k: int
     swapped: bool = False
+    windows: abi.Windows | None = None
 
     @property
     def device(self) -> Device:

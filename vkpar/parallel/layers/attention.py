@@ -141,7 +141,7 @@ class ParallelAttention:
         heads: which rank has which.
         theta: base of the rotary embedding; ``scaling`` and ``style`` as :func:`vkpar.rope` takes them.
         norms: of each head of queries, and of each of keys, before they are turned: weights of (head_dim,) on the ranks
-            that have heads; None for none.
+            that have heads, one epsilon; None for none.
         scale: of the scores; None for the root of a head's width, inverted.
         window: how many tokens a token attends to, itself included; None for all before it.
         post: a norm of the results before a residual is added; None for none.
@@ -176,6 +176,8 @@ class ParallelAttention:
     ) -> None:
         if len(qkv) not in (1, 3):
             raise InvalidUsageError(f"queries, keys and values are one layer or three, not {len(qkv)}")
+        if norms is not None and norms[0].epsilon != norms[1].epsilon:
+            raise InvalidUsageError(f"norms of queries and of keys have one epsilon, not {[n.epsilon for n in norms]}")
         self._qkv = tuple(qkv)
         self._output = output
         self._heads = heads
@@ -223,12 +225,15 @@ class ParallelAttention:
 
     def _attend(self, rank: int, made: Sequence[Parts], positions: Array, cache: Any) -> Array:
         width, queries = self._heads.width, self._heads.queries.counts[rank]
-        if self._norms is not None:
-            self._norm_heads(rank, made, self._norms)
+        norms = self._norms
         if len(made) == 1:
-            qkv, how = made[0][rank], {"scaling": self._scaling, "style": self._style}
+            qkv, how = made[0][rank], dict[str, Any](scaling=self._scaling, style=self._style)
+            if norms is not None:
+                how["norms"] = (*(there(norm.weight, rank) for norm in norms), norms[0].epsilon)
             q: Array = cache.rope_append(qkv, positions, self._theta, **how)
         else:
+            if norms is not None:
+                self._norm_heads(rank, made, norms)
             q, k, v = (_as_heads(part[rank], width) for part in made)
             q, k = self._turned(q, positions), self._turned(k, positions)
             cache.append(k, v, positions)
@@ -244,11 +249,9 @@ class ParallelAttention:
 
     def _norm_heads(self, rank: int, made: Sequence[Parts], norms: tuple[RMSNorm, RMSNorm]) -> None:
         """Norm each head of queries and keys where it lies."""
-        queries, keys = self._heads.queries.counts[rank], self._heads.kv_counts[rank]
-        parts = [there(part, rank) for part in made]
-        rows = [part.reshape(part.shape[0], -1, self._heads.width) for part in parts]
-        q, k = (rows[0][:, :queries], rows[0][:, queries : queries + keys]) if len(rows) == 1 else rows[:2]
-        for heads, norm in zip((q, k), norms, strict=True):
+        for part, norm in zip(made[:2], norms, strict=True):
+            rows = there(part, rank)
+            heads = rows.reshape(rows.shape[0], -1, self._heads.width)
             ops.rms_norm(heads, there(norm.weight, rank), norm.epsilon, out=heads)
 
     def _turned(self, x: Array, positions: Array) -> Array:

@@ -251,8 +251,12 @@ class MixtureOfExperts:
             part = x[rank]
             if part is None:
                 raise missing(rank)
-            logits = ops.matmul(part, there(self.router, rank), transpose_b=True, dtype="float32")
-            made[rank] = routing.route(logits, self._active, normed=self._normed)
+            router = there(self.router, rank)
+            if few.routes(part, router):
+                made[rank] = few.route(part, router, self._active, normed=self._normed)
+            else:
+                logits = ops.matmul(part, router, transpose_b=True, dtype="float32")
+                made[rank] = routing.route(logits, self._active, normed=self._normed)
         if not set(self._holders) <= set(self._deciding):
             root = self._deciding[0]
             for rank, device in enumerate(rig.devices(comm)):

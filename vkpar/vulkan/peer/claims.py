@@ -23,11 +23,13 @@ _inherited: set[str] = set()
 def claimed(*uuids: str) -> Iterator[None]:
     """Keep cards from other processes of this machine (of this container), as long as the block runs.
 
+    All processes take cards in the same order, so that of two that want the same ones, one has them.
+
     Raises:
         UnsupportedError: another process has one of them.
     """
     with ExitStack() as undo:
-        for uuid in uuids:
+        for uuid in sorted(uuids):
             _claim(uuid)
             undo.callback(_release, uuid)
         yield

@@ -17,6 +17,7 @@ typedef struct hub_queue {
     uint64_t done;                       /* its timeline */
     uint64_t released;                   /* what the bridge signals; an errand is ready at its `after` */
     uint64_t last;                       /* the value of the last errand */
+    uint64_t awaited;                    /* the least value that a thread sleeps for; 0: none does */
     errand *errands;                     /* ring: errands[head % capacity] .. errands[tail % capacity] were not taken */
     uint64_t head, tail, capacity;
 } hub_queue;
@@ -93,14 +94,17 @@ static int32_t hub_counter(void *queue, uint64_t semaphore, uint64_t *value) {
 
 /* vkWaitSemaphores for one semaphore. */
 static int32_t hub_wait(void *queue, const wait_info *info, uint64_t timeout) {
-    vkp_hub *hub = ((hub_queue *)queue)->hub;
+    hub_queue *q = queue;
+    vkp_hub *hub = q->hub;
     const uint64_t *word = (const uint64_t *)(uintptr_t)info->semaphores[0];
     struct timespec end;
     int late = 0;
     until(&end, timeout);
     pthread_mutex_lock(&hub->lock);
-    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) < info->values[0] && !late)
+    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) < info->values[0] && !late) {
+        if (!q->awaited || info->values[0] < q->awaited) q->awaited = info->values[0];
         late = pthread_cond_timedwait(&hub->moved, &hub->lock, &end) != 0;
+    }
     int reached = __atomic_load_n(word, __ATOMIC_ACQUIRE) >= info->values[0];
     pthread_mutex_unlock(&hub->lock);
     return reached ? SUCCESS : TIMEOUT;
@@ -161,12 +165,16 @@ uint32_t vkp_hub_take(vkp_hub *hub, uint64_t *out, uint32_t most) {
 
 /* Says that a queue's errands up to `value` are done. */
 void vkp_hub_done(vkp_hub *hub, uint32_t queue, uint64_t value) {
+    hub_queue *q = &hub->queues[queue];
     pthread_mutex_lock(&hub->lock);
-    if (!hub->halted) __atomic_store_n(&hub->queues[queue].done, value, __ATOMIC_RELEASE);
-    pthread_cond_broadcast(&hub->moved);
+    if (!hub->halted) __atomic_store_n(&q->done, value, __ATOMIC_RELEASE);
+    if (q->awaited && q->awaited <= value) {
+        q->awaited = 0;                  /* who sleeps for a later value says so again */
+        pthread_cond_broadcast(&hub->moved);
+    }
     pthread_mutex_unlock(&hub->lock);
     pthread_mutex_lock(&hub->telling);
-    waiter *told = hub->queues[queue].told;
+    waiter *told = q->told;
     if (told) {
         lock_group(told->group);
         deliver_told(told);

@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from vkpar.comm.rig.processes import mpi
@@ -63,7 +64,7 @@ class Progress:
         self._jobs: dict[int, tuple[list[Any], list[tuple[int, int, int]]]] = {}
         self._flying: list[deque[tuple[list[Any], Errand]]] = [deque() for _ in self.hub.queues]
         self._with_arrays: set[int] = set()  # the errands that use more than slots
-        self._stopped = self._posting = False
+        self._stopped = self._posting = self._cancelled = False
         self.carried = self.carried_nbytes = 0
         self._looked = Nap()
         self._thread = threading.Thread(target=self._run, name="vkpar-mpi", daemon=True)
@@ -85,6 +86,18 @@ class Progress:
         copied = [(piece.address, piece.source, piece.nbytes) for piece in pieces if piece.source]
         specs = [[buffers.fromaddress(piece.address, piece.nbytes), self._mpi.BYTE] for piece in pieces]
         self._jobs[number] = specs, copied
+
+    def cancel(self) -> None:
+        """Have nothing posted any more, nor received that has not begun: users may write to their arrays again.
+
+        Receives that have begun go on, and so do sends, as MPICH's MPI_Cancel of a send may crash.
+        """
+        with suppress(self._mpi.Exception), mpi.briefly() as free:
+            self._cancelled = True
+            for flying in self._flying[1::2] if free else ():
+                for request in itertools.chain.from_iterable(requests for requests, _ in list(flying)):
+                    if not request.Test():
+                        request.Cancel()
 
     @property
     def uses_arrays(self) -> bool:
@@ -137,6 +150,8 @@ class Progress:
         for copy in copied:
             ctypes.memmove(*copy)
         with mpi.lock:
+            if self._cancelled:
+                return []
             requests = [post(spec, peer, _TAG) for spec in specs]
         self.carried += len(requests)
         self.carried_nbytes += sum(len(spec[0]) for spec in specs)
@@ -146,17 +161,21 @@ class Progress:
         moved = False
         for queue, flying in enumerate(self._flying):
             value = 0
-            with mpi.lock:
-                while flying and self._mpi.Request.Testall(flying[0][0]):
-                    value = flying.popleft()[1].value
+            while flying and self._is_done(flying[0][0]):
+                value = flying.popleft()[1].value
             if value:
                 self.hub.done(queue, value)
                 moved = True
         return moved
 
+    @staticmethod
+    def _is_done(requests: list[Any]) -> bool:
+        with mpi.lock:
+            return all(request.Test() for request in requests)
+
     def _look(self) -> None:
         """See whether another process has failed; that it has left is no matter until it is needed."""
-        if any(self._flying) and self._looked.waited < _LOOK_SECONDS:
+        if self._looked.waited < _LOOK_SECONDS:
             return
         self._looked.reset()
         self._world.channel.look()

@@ -114,6 +114,11 @@ class World:
         return [info for member in self.members for info in member.infos]
 
     @property
+    def is_apart(self) -> bool:
+        """Whether the processes live on several hosts."""
+        return len({member.host for member in self.members}) > 1
+
+    @property
     def staging_nbytes(self) -> int:
         """Bytes for all slots, the same in every process: what the one that wants least wants."""
         return min(member.staging_nbytes for member in self.members)

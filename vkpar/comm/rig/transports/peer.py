@@ -39,30 +39,37 @@ def trust(uuids: Sequence[str]) -> None:
     _tested[tuple(uuids)] = ""
 
 
-def offer(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
-    """Return the library whose copy engines carry slots between these ranks and its name, or None and the reason."""
+def offer(ranks: Sequence[DeviceInfo], held: ExitStack | None = None) -> tuple[Vendor | None, str]:
+    """Return the library whose copy engines carry slots between these ranks and its name, or None and the reason.
+
+    ``held`` keeps the cards from other processes until it is closed.
+    """
     vendor, told = reach(ranks)
     if vendor is None:
         return None, told
-    try:
-        with claims.claimed(*(info.device_uuid for info in ranks if vendor.alone)):
+    with ExitStack() as tested:
+        try:
+            claim = claims.claimed(*(info.device_uuid for info in ranks if vendor.alone))
+            (tested if held is None else held).enter_context(claim)
             refusal = _self_test(ranks)
-    except UnsupportedError as error:
-        return None, str(error)
+        except UnsupportedError as error:
+            return None, str(error)
     return (None, refusal) if refusal else (vendor, f"{told}, self-test passed")
 
 
-def offer_groups(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, tuple[int | None, ...] | None, str]:
+def offer_groups(
+    ranks: Sequence[DeviceInfo], held: ExitStack
+) -> tuple[Vendor | None, tuple[int | None, ...] | None, str]:
     """Return the library that joins ranks of one driver, by rank the group or None, and its name; or None and why not.
 
-    ``VKPAR_PEER=groups`` asks for that: it was not run on cards yet.
+    ``held`` keeps the cards. ``VKPAR_PEER=groups`` asks for that: it was not run on cards yet.
     """
     if len(ranks) > MOST_RANKS:
         return None, None, f"{len(ranks)} ranks, not up to {MOST_RANKS}"
     reasons = []
     for driver in dict.fromkeys(info.driver_id for info in ranks if info.driver_id in vendors()):
         members = [rank for rank, info in enumerate(ranks) if info.driver_id == driver]
-        vendor, told = offer([ranks[rank] for rank in members])
+        vendor, told = offer([ranks[rank] for rank in members], held)
         if vendor is not None:  # one library's streams serve a communicator
             groups = tuple(driver if rank in members else None for rank in range(len(ranks)))
             return vendor, groups, f"{told}, within groups of ranks"
