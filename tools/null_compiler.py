@@ -121,7 +121,7 @@ class Compiler:
             values: its constants.
         """
         from vkpar.vulkan.pipelines.capabilities import missing
-        from vkpar.vulkan.pipelines.shared import shared_nbytes
+        from vkpar.vulkan.pipelines.constants import shared_nbytes
 
         features = self.info.features
         if module.capabilities & _COOPERATIVE_NV:

@@ -12,7 +12,7 @@ import pytest
 
 import vkpar
 from vkpar.vulkan import api
-from vkpar.vulkan.pipelines import interface, kernel, shader
+from vkpar.vulkan.pipelines import constants, interface, kernel, shader
 from vkpar.vulkan.pipelines.kernel import PipelineCache, Traits
 
 pytestmark = pytest.mark.device
@@ -160,3 +160,31 @@ def test_threads_make_pipelines_side_by_side(cache: PipelineCache, monkeypatch: 
     assert len(found) == 4
     assert len(set(found)) == 2
     assert sorted(made) == sorted(names)
+
+
+def test_constants_that_are_computed_from_others(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that leaves branches by them in gets modules with numbers; all compute the same."""
+    made = []
+    monkeypatch.setattr(kernel, "frozen", lambda spirv, given: made.append(given) or constants.frozen(spirv, given))
+    text = """
+        #version 450
+        layout(local_size_x = 1) in;
+        layout(constant_id = 0) const int A = -7;
+        layout(constant_id = 1) const uint B = 4000000000u;
+        layout(constant_id = 2) const bool T = true;
+        layout(constant_id = 3) const float F = 1.5;
+        const uint WRAPPED = B * 3u, CHOSEN = T && A < 0 ? 5u : 6u;
+        const uvec2 PAIR = uvec2(B >> 3, ~WRAPPED);
+        const float HALVED = !T ? 0.25 : F;
+        layout(binding = 0) buffer Out { uint a[]; };
+        void main() {
+            a[0] = uint(A / 2); a[1] = uint(A >> 1); a[2] = WRAPPED; a[3] = B / 7u; a[4] = B % 7u; a[5] = CHOSEN;
+            a[6] = PAIR.x; a[7] = PAIR.y; a[8] = floatBitsToUint(HALVED); a[9] = uint(-A); a[10] = A > 3 ? 1u : 2u;
+        }
+    """
+    out = device.zeros(11, "uint32")
+    vkpar.Kernel(device, text)(1, out)
+    big, wrapped = 4_000_000_000, 12_000_000_000 % 2**32
+    numbers = [2**32 - 3, 2**32 - 4, wrapped, big // 7, big % 7, 5, big >> 3, wrapped ^ 0xFFFFFFFF, 0x3FC00000, 7, 2]
+    assert out.tolist() == numbers
+    assert bool(made) == ("SwiftShader" in device.name)

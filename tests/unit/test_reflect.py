@@ -21,10 +21,10 @@ from vkpar.vulkan.machine.physical import Features
 from vkpar.vulkan.pipelines import declared, shader
 from vkpar.vulkan.pipelines.capabilities import missing
 from vkpar.vulkan.pipelines.checks import check_shared
+from vkpar.vulkan.pipelines.constants import shared_nbytes, size_of
 from vkpar.vulkan.pipelines.interface import Entry, Interface, reflect
 from vkpar.vulkan.pipelines.opcodes import fold
 from vkpar.vulkan.pipelines.push import Member
-from vkpar.vulkan.pipelines.shared import shared_nbytes, size_of
 
 SHIPPED = sorted(
     item.name[: -len(".spv")]

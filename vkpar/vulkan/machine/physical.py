@@ -7,6 +7,7 @@ from typing import Any
 
 TEXEL = 16  # bytes of those that kernels read
 _PACKING_DRIVERS = (4,)  # VK_DRIVER_ID_NVIDIA_PROPRIETARY
+_LEAVING_DRIVERS = (10,)  # VK_DRIVER_ID_GOOGLE_SWIFTSHADER
 ALIGNMENT = 256  # the largest minStorageBufferOffsetAlignment that Vulkan allows
 
 
@@ -164,6 +165,14 @@ class DeviceInfo:
         Vulkan lets drivers choose, and AMD's cut off; a test compares every rounding with NumPy's.
         """
         return self.driver_id in _PACKING_DRIVERS
+
+    @property
+    def leaves_branches(self) -> bool:
+        """True for a driver whose kernels keep all that constants computed from specialization constants rule out.
+
+        SwiftShader's take up to twenty times as long then, to compile as well; its modules get plain constants.
+        """
+        return self.driver_id in _LEAVING_DRIVERS
 
     @property
     def reads_texels(self) -> bool:

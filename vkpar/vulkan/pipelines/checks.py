@@ -132,7 +132,7 @@ def check_shared(label: str, name: str, size: Size, given: Mapping[int, int], mo
     Args:
         label: what messages call the device.
         name: of the kernel, empty for a user's.
-        size: of its module's shared memory, see :func:`vkpar.vulkan.pipelines.shared.size_of`.
+        size: of its module's shared memory, see :func:`vkpar.vulkan.pipelines.constants.size_of`.
         given: the values of specialization constants, by number.
         most: bytes of shared memory of a work-group.
 

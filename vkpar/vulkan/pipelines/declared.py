@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from vkpar.errors import within_limits
+from vkpar.vulkan.pipelines.constants import size_of
 from vkpar.vulkan.pipelines.interface import reflect
 from vkpar.vulkan.pipelines.opcodes import HEADER, Mark, Op, Size
-from vkpar.vulkan.pipelines.shared import size_of
 
 COOPERATIVE_MATRIX: Final = 6022  # the capability
 _WARP: Final = struct.unpack("<2I", b"WARP\0\0\0\0")

@@ -15,6 +15,7 @@ from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import declared, shader
 from vkpar.vulkan.pipelines.checks import check_shared
+from vkpar.vulkan.pipelines.constants import frozen
 from vkpar.vulkan.pipelines.declared import COOPERATIVE_MATRIX, Declared
 
 _FULL_SUBGROUPS: Final = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
@@ -110,7 +111,7 @@ class Pipeline:
         info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(spirv), pCode=code)
         module = vk.create("ShaderModule", device, info)
         try:
-            by_id = dict(enumerate(constants)) | ({PACKS_HALVES: 1} if packs_halves else {})
+            by_id = _by_id(constants, packs_halves)
             full = bool(required) or needs_full(declared, by_id, subgroup)
             self.handle = self._create(module, entry, by_id, full, required)
         finally:
@@ -144,6 +145,11 @@ class Pipeline:
     def close(self) -> None:
         """Destroy the pipeline; no pending submission may use it."""
         self._vk.destroy("Pipeline", self._device, self.handle)
+
+
+def _by_id(constants: Sequence[int], packs_halves: bool) -> dict[int, int]:
+    """Return the values of specialization constants by number."""
+    return dict(enumerate(constants)) | ({PACKS_HALVES: 1} if packs_halves else {})
 
 
 def needs_full(declared: Declared, constants: Mapping[int, int], subgroup: int) -> bool:
@@ -181,18 +187,20 @@ class Traits(NamedTuple):
         packs_halves: see :attr:`vkpar.vulkan.machine.physical.DeviceInfo.packs_halves`.
         label: what messages call it.
         shared_nbytes: of a work-group, at most.
+        freezes: see :attr:`vkpar.vulkan.machine.physical.DeviceInfo.leaves_branches`.
     """
 
     subgroup: int = 0
     packs_halves: bool = False
     label: str = "the device"
     shared_nbytes: int = 1 << 32
+    freezes: bool = False
 
     @classmethod
     def of(cls, info: DeviceInfo, label: str) -> Traits:
         """Return those of a device."""
         subgroup = info.features.subgroup_size if info.features.subgroup_control else 0
-        return cls(subgroup, info.packs_halves, label, info.limits.max_shared_memory)
+        return cls(subgroup, info.packs_halves, label, info.limits.max_shared_memory, info.leaves_branches)
 
 
 class PipelineCache:
@@ -302,9 +310,25 @@ class PipelineCache:
                     self._leased[full] = pipeline
                 return pipeline
 
-    def _made(self, *given: Any, own: bool = True, required: int = 0) -> Pipeline:
-        subgroup, packs = self._traits.subgroup, self._traits.packs_halves and own
-        return Pipeline(self._device, *given, subgroup=subgroup, packs_halves=packs, required=required)
+    def _made(
+        self,
+        spirv: bytes,
+        declares: Declared,
+        entry: str,
+        layout: PipelineLayout,
+        constants: Sequence[int],
+        name: str = "",
+        *,
+        own: bool = True,
+        required: int = 0,
+    ) -> Pipeline:
+        traits = self._traits
+        given: dict[str, Any] = {"packs_halves": traits.packs_halves and own, "required": required}
+        if traits.freezes:
+            spirv = frozen(spirv, _by_id(constants, given["packs_halves"]))
+        return Pipeline(
+            self._device, spirv, declares, entry, layout, constants, name, subgroup=traits.subgroup, **given
+        )
 
     def _drop(self, address: int) -> None:
         """Note that nobody holds a pipeline any more; safe in a finalizer."""
