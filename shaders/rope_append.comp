@@ -17,7 +17,8 @@ layout(constant_id = 3) const bool Q_WIDE = false;
 layout(constant_id = 4) const bool BASED = false;   // the first row of a cache is not that of position 0
 layout(constant_id = 5) const bool NORMED = false;  // a work-group has whole heads
 layout(constant_id = 6) const uint W_TYPE = 0;      // of the norms' weights
-layout(constant_id = 7) const bool W_WIDE = false;
+layout(constant_id = 7) const bool QW_WIDE = false;
+layout(constant_id = 8) const bool KW_WIDE = false;
 
 ELEMENTS_IN(x, 0, X_TYPE, X_WIDE)
 layout(set = 0, binding = 1, std430) readonly buffer Positions { uint position[]; };
@@ -26,8 +27,8 @@ ELEMENTS_OUT(kc, 4, C_TYPE, true)
 ELEMENTS_OUT(vc, 5, C_TYPE, true)
 layout(set = 0, binding = 6, std430) buffer Length { uint tokens_held[]; };
 layout(set = 0, binding = 7, std430) readonly buffer Bases { uint base[]; };
-ELEMENTS_IN(qw, 8, W_TYPE, W_WIDE)
-ELEMENTS_IN(kw, 9, W_TYPE, W_WIDE)
+ELEMENTS_IN(qw, 8, W_TYPE, QW_WIDE)
+ELEMENTS_IN(kw, 9, W_TYPE, KW_WIDE)
 
 layout(push_constant) uniform Push {
     uint heads;     // of queries

@@ -170,7 +170,8 @@ class RopeAppendConstants(NamedTuple):
     based: int = 0
     normed: int = 0
     w_type: int = 0
-    w_wide: int = 0
+    qw_wide: int = 0
+    kw_wide: int = 0
 
 
 class Append(NamedTuple):

@@ -47,7 +47,7 @@ class RouterConstants(NamedTuple):
     b_wide: int
     folded: int
     n_type: int
-    n_wide: int
+    norm_wide: int
     span: int
 
 

@@ -138,7 +138,8 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"sort_lanes$": (9, 3 * loop(256) + 2 * loop(2048) + loop(7) + loop(32, 2 * loop(8))),
     r"topk$": (8, _topk),
     r"scatter_add_": (1, loop(32)),
-    r"expert_route$": (7, _routed),
+    r"expert_route$": (6, _routed),
+    r"rope_append_": (1, lambda sent: loop(-(-sent.told("extent")[0] // 4))),  # squares of a head
     r"expert_groups$": (8, _grouped),
     r"expert_product": (4, lambda sent: 3 * _over_k(sent, 4)),  # and, within, over the fours of a chunk
     r"expert_sum$": (1, lambda sent: loop(*sent.told("each"), _LEFT)),

@@ -234,7 +234,7 @@ class KVCache(Fixed, Unpickled):
         steps = (signed, first, step, q_first, head, token, p_first, self._apart, b_first, qw_first, kw_first)
         push = pack(abi.RopeAppend(*sizes, *steps, eps))
         wide, c_type = not (first % 4 or step % 4), FLOATS[self.dtype.name]
-        normed = (1, FLOATS[weights[0].dtype.name], not (qw_first % 4 or kw_first % 4)) if weights else ()
+        normed = (1, FLOATS[weights[0].dtype.name], qw_first % 4 == 0, kw_first % 4 == 0) if weights else ()
         constants = abi.RopeAppendConstants(neox, c_type, wide, targets[-1].multiples(4), bool(base), *normed)
         keys, values, length, queries = targets
         ends = weights or [table, table]
