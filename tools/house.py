@@ -302,7 +302,7 @@ def parsing(device: Any) -> Measure:
     first = walk(
         lambda: vkpar.matmul(device.zeros((3, 24)), device.zeros((24, 40))),
         0,
-        ("pipelines/interface.py", "pipelines/constants.py"),
+        ("pipelines/interface.py", "pipelines/shared.py"),
     )
     return Measure("calls that read SPIR-V in a first product", first.calls, 0)
 
