@@ -261,7 +261,7 @@ void main() {
                 barrier();
             }
 #ifdef ONCE
-            finish(block, unit - block * push.parts);
+            if (block < push.blocks) finish(block, unit - block * push.parts);  // a grid may have more groups
 #else
             if (there && lane == 0u) {
                 uint to = push.o_first + unit * (DOWN ? push.columns * ELEMENTS : 1u) + column * ELEMENTS + p * FIELDS;

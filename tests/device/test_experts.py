@@ -256,7 +256,9 @@ def test_few_rows_are_routed_by_one_kernel(
             np.testing.assert_array_equal(found[0], wanted)
             off = 2 * 8 * U * np.abs(logits).max()  # of the root, of quotients, and of what is raised to their powers
             np.testing.assert_allclose(found[1].view(np.float32), shares, rtol=off)
-    assert not few.routes(device.zeros((9, k)), router)
+    others = (device.zeros((2, k + 1)), device.zeros((2, 1, k)), device.zeros((2, k), "int32"), device.zeros((9, k)))
+    assert not any(few.routes(other, router) for other in others)  # which matmul refuses, or takes
+    assert not few.routes(vkpar.Normed(others[0], device.ones(k + 1)), router)
 
 
 def test_sums_of_experts_are_weighed_in_their_order(device: vkpar.Device, rng: np.random.Generator) -> None:

@@ -6,7 +6,7 @@ What the compilers of cards with such matrices take is in test_compilers.py; her
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -169,6 +169,28 @@ def test_windows(
     monkeypatch.setattr(images, "MAX_WORK", w[0].size * len(w) * want[0, 0].size)  # an image for each dispatch
     made = vkpar.conv2d(player.array(x, dtype), player.array(w, dtype), stride=stride, padding=padding, groups=1)
     np.testing.assert_array_equal(values_of(made), values_of(player.array(want, dtype)))
+
+
+def test_windows_of_what_lies_over_a_border_of_buffers(
+    player: vkpar.Device,
+    reopen: Callable[..., vkpar.Device],
+    monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+) -> None:
+    """Images, and weights, that no binding sees at once where they lie."""
+    device = reopen(max_buffer=65536, max_binding=65536)
+    take(monkeypatch, TILES[0])
+    many, all_weights = integers(rng, 8, 24, 24, 16), integers(rng, 300, 3, 3, 16)
+    images_there, weights_there = device.array(many, "float16"), device.array(all_weights, "float16")
+    for first, of in ((0, 0), (2, 0), (0, 200)):
+        x, w = many[first : first + 3].transpose(0, 3, 1, 2), all_weights[of : of + 41].transpose(0, 3, 1, 2)
+        seen = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::3, ::3]
+        made = vkpar.conv2d(
+            images_there[first : first + 3].transpose(0, 3, 1, 2),
+            weights_there[of : of + 41].transpose(0, 3, 1, 2),
+            stride=3,
+        )
+        np.testing.assert_array_equal(values_of(made), np.einsum("nchwij,ocij->nohw", seen, w))
 
 
 # ---- few rows ----

@@ -177,6 +177,7 @@ def test_what_is_refused(device: vkpar.Device) -> None:
         ("style is", qkv, {"style": "gptj"}),
         ("width is", qkv, {"width": 3}),
         ("theta", qkv, {"theta": -1.0}),
+        ("two weights and epsilon", qkv, {"norms": (device.zeros(8), device.zeros(8))}),
         ("epsilon", qkv, {"norms": (device.zeros(8), device.zeros(8), "1e-6")}),
         ("share memory", qkv, {"norms": (cache.v[0, 0], device.zeros(8), 0.0)}),
         ("weights of norms are", qkv, {"norms": (device.zeros(8), device.zeros(4), 0.0)}),

@@ -14,6 +14,7 @@ import pytest
 from conftest import FULL
 
 import vkpar
+from vkpar.ops.call import call, kept
 from vkpar.ops.reduce import reductions, units
 
 pytestmark = pytest.mark.device
@@ -83,6 +84,18 @@ def test_nan_and_out(device: vkpar.Device) -> None:
         with np.errstate(invalid="ignore"):
             np.testing.assert_array_equal(vkpar.sum(x, 1).numpy(), b.sum(1))
         assert np.signbit(vkpar.sum(x, 1).numpy()[2])
+
+
+def test_a_grid_of_more_groups_than_parts_leaves_the_counters_as_they_were(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as devices have that take no more than 65,535 groups side by side."""
+    monkeypatch.setattr(call, "fold_groups", lambda _, count: (-(-count // 2), 2, 1))
+    for rows in (7, 9):  # of three parts each
+        a = rng.integers(-100, 100, (rows, 40_000), np.int8)
+        for _ in range(2):
+            np.testing.assert_array_equal(vkpar.sum(device.array(a), 1).numpy(), a.sum(1, dtype=np.int32))
+            assert not kept.counters(device, 1).numpy().any()
 
 
 def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:

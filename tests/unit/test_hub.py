@@ -59,7 +59,8 @@ def test_who_waits_for_a_queue_sleeps_until_it_is_there() -> None:
         queue.port.submit(command_of(1))
     waits = threading.Thread(target=queue.passed, args=(turns, 20.0))
     waits.start()
-    while "S (sleeping)" not in _told_of(waits):
+    deadline = time.monotonic() + 10
+    while "S (sleeping)" not in _told_of(waits) and time.monotonic() < deadline:
         time.sleep(0.001)
     before = _wakes(waits)
     for value in range(1, turns):
@@ -171,6 +172,36 @@ class _Request:
 
     def Cancel(self) -> None:
         self.cancelled = True
+
+
+class _Gone(_Request):
+    """That of a process which is gone, once its channel is known to be."""
+
+    gone = False
+
+    def Test(self) -> bool:
+        if self.gone:
+            raise RuntimeError("the process is gone")
+        return self.cancelled
+
+
+def test_a_request_that_cannot_be_asked_keeps_no_other_from_being_cancelled() -> None:
+    world: Any = _World()
+    lost, got = _Gone(), _Request()
+    requests = iter([lost, got])
+    world.data = SimpleNamespace(Isend=lambda *_: _Request(), Irecv=lambda *_: next(requests))
+    world.module.Exception = RuntimeError
+    progress = Progress(world)
+    for carried in (1, 2):
+        progress.hub.queues[1].port.submit(command_of(progress.add([SlotBytes(0, 4)])))
+        deadline = time.monotonic() + 10
+        while progress.carried < carried and time.monotonic() < deadline:
+            time.sleep(0.001)
+    lost.gone = True
+    progress.cancel()
+    assert got.cancelled
+    progress.stop()
+    progress.close()
 
 
 def test_after_a_failure_nothing_is_received_that_has_not_begun() -> None:

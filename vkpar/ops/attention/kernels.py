@@ -50,8 +50,7 @@ class Tuning:
         part: the least keys of a part.
         groups: work-groups that a compute unit is to have, where the keys suffice and matrix cores do not serve.
         rows: queries that a work-group takes at most, where matrix cores do not serve: 1, 4 or 8. A device's make may
-            have registers for fewer. By subgroups, twice four of a head are faster than
-            eight: an H100 took 12 us less for 32 heads on 4 of 4,096 keys, 17 of 12,000.
+            have registers for fewer. Where subgroups serve, eight are twice four.
         cores: from so many queries of a head of keys on, matrix cores serve.
         keys: of a tile of theirs at most, a multiple of 16.
         core_threads: invocations of their work-groups at most: 128 or 256.

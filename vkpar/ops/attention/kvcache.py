@@ -156,6 +156,8 @@ class KVCache(Fixed, Unpickled):
             UnsupportedError: as these two do.
         """
         table, outs = known_table(self.k, theta, scaling, width), (*self._rows, self.length, out)
+        if norms is not None and len(norms) != 3:
+            raise InvalidUsageError(f"KVCache.rope_append: norms are two weights and epsilon, not {len(norms)} things")
         *weights, eps = (None, None, 0.0) if norms is None else norms
         options = style, self.width, eps
         if table is not None:

@@ -48,7 +48,11 @@ class Spread(NamedTuple):
 def routes(x: Array | Normed, router: Array) -> bool:
     """Tell whether :func:`route` takes rows and the router's matrix."""
     experts, k = router.shape
-    return 0 < x.shape[0] <= matvec.MOST_ROWS and usable_on(router.device) and router.reach(0) >= experts * k
+    rows = x.x if isinstance(x, Normed) else x
+    fitting = rows.ndim == 2 and rows.shape[1] == k and rows.dtype.name in FLOATS and rows.device is router.device
+    if not fitting or not 0 < rows.shape[0] <= matvec.MOST_ROWS:
+        return False
+    return usable_on(router.device) and router.reach(0) >= experts * k
 
 
 def usable_on(device: Device) -> bool:

@@ -104,6 +104,7 @@ def _constants(
     tail: tuple[int, ...] = ()
     if how.core is not None:
         made = how.core.tail(product.device.info, eights=multiples[2] % 8 == 0)
+        assert isinstance(made, abi.CoresTail) or not product.windows, "streams read no windows"
         tail = made._replace(windows=1) if product.windows and isinstance(made, abi.CoresTail) else made
     elif how.kernel == tiled.KERNEL:
         tail = tiled.tail(how.cut.tile, tiled.sums_of(product.device.info))

@@ -78,8 +78,9 @@ def record(call: Call, x: Array, weight: Array, out: Array, layout: WindowLayout
     (images, channels), part = x.shape[:2], weight.shape[0]
     counts, steps = math.prod(layout.counts), weight.size // part
     padded, work = math.prod(layout.padded) * channels, part * counts * steps
-    largest = max(images * padded * x.dtype.itemsize, out.size * 4)
+    largest = max(images * padded * x.dtype.itemsize, weight.nbytes, out.size * 4)
     fits = channels % _UNIT == 0 and x.dtype == weight.dtype and work <= MAX_WORK and largest <= _room(call.device)
+    fits = fits and (any(layout.edge) or _in_one(x)) and _in_one(weight)
     core = None
     if fits and dense.kernel_for(call.device, part) != SMALL:
         core = choice.choose(call.device, x.dtype.name, part, counts, steps, images, 1, transpose_b=True)
@@ -102,6 +103,12 @@ def record(call: Call, x: Array, weight: Array, out: Array, layout: WindowLayout
         dispatch_tile(how, some, made._replace(start=start * made.batch), dense.whole_tile(product))
     landing.land(call, target, out)
     return True
+
+
+def _in_one(array: Array) -> bool:
+    """Tell whether one binding holds an array with its channels last, or a copy that is made of it."""
+    turned = array.transpose(0, 2, 3, 1)
+    return not turned.is_contiguous or turned.reach() >= turned.size
 
 
 def _room(device: Device) -> int:

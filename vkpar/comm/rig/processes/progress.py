@@ -92,12 +92,13 @@ class Progress:
 
         Receives that have begun go on, and so do sends, as MPICH's MPI_Cancel of a send may crash.
         """
-        with suppress(self._mpi.Exception), mpi.briefly() as free:
+        with mpi.briefly() as free:
             self._cancelled = True
             for flying in self._flying[1::2] if free else ():
                 for request in itertools.chain.from_iterable(requests for requests, _ in list(flying)):
-                    if not request.Test():
-                        request.Cancel()
+                    with suppress(self._mpi.Exception):  # that of a process which is gone keeps no other one
+                        if not request.Test():
+                            request.Cancel()
 
     @property
     def uses_arrays(self) -> bool:
