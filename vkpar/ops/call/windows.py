@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vkpar.arrays.array import Array
 from vkpar.errors import UnsupportedError
+from vkpar.vulkan.machine.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -45,6 +46,12 @@ def spans(total: int, *operands: tuple[Array, int], pairs: bool) -> Iterator[tup
             count = count // GROUP * GROUP or (max(count // 2, 1) * 2 if pairs else count)
         yield start, count
         start += count
+
+
+def binding_room(device: Device) -> int:
+    """Return how many bytes of an array one binding holds in any case, wherever the array begins."""
+    limits = device.limits
+    return min(limits.max_storage_buffer_range - ALIGNMENT, limits.max_buffer, limits.max_allocation)
 
 
 def window(array: Array, start: int, count: int) -> tuple[BufferRange, int]:

@@ -103,9 +103,10 @@ def _constants(
     follows = how.follows.constants(residual_wide=residual_wide)
     tail: tuple[int, ...] = ()
     if how.core is not None:
-        made = how.core.tail(product.device.info, eights=multiples[2] % 8 == 0)
-        assert isinstance(made, abi.CoresTail) or not product.windows, "streams read no windows"
-        tail = made._replace(windows=1) if product.windows and isinstance(made, abi.CoresTail) else made
+        tail = how.core.tail(product.device.info, eights=multiples[2] % 8 == 0)
+        if product.windows:
+            assert isinstance(tail, abi.CoresTail), "streams read no windows"
+            tail = tail._replace(windows=1)
     elif how.kernel == tiled.KERNEL:
         tail = tiled.tail(how.cut.tile, tiled.sums_of(product.device.info))
     return (*operands, *shape, *abi.Turned(product.transpose_a), *follows, *tail)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from vkpar import dtypes
 from vkpar.abi import matmul as abi
@@ -11,17 +11,13 @@ from vkpar.arrays.array import Array
 from vkpar.ops.arrays.making import fill
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call
-from vkpar.ops.call.windows import writable_in_place
+from vkpar.ops.call.windows import binding_room, writable_in_place
 from vkpar.ops.call.work import MAX_WORK, WORK_PER_NS
 from vkpar.ops.matmul import dense
 from vkpar.ops.matmul.dispatches import CORES, SMALL, How, dispatch_tile
 from vkpar.ops.tiles import choice, occupancy
 from vkpar.ops.tiles.epilogue import Epilogue
 from vkpar.ops.tiles.product import Matrix, Product
-from vkpar.vulkan.machine.physical import ALIGNMENT
-
-if TYPE_CHECKING:
-    from vkpar.device import Device
 
 _UNIT: Final = 8  # elements that kernels load at once, of which channels are whole ones
 
@@ -79,7 +75,9 @@ def record(call: Call, x: Array, weight: Array, out: Array, layout: WindowLayout
     counts, steps = math.prod(layout.counts), weight.size // part
     padded, work = math.prod(layout.padded) * channels, part * counts * steps
     largest = max(images * padded * x.dtype.itemsize, weight.nbytes, out.size * 4)
-    fits = channels % _UNIT == 0 and x.dtype == weight.dtype and work <= MAX_WORK and largest <= _room(call.device)
+    fits = (
+        channels % _UNIT == 0 and x.dtype == weight.dtype and work <= MAX_WORK and largest <= binding_room(call.device)
+    )
     fits = fits and (any(layout.edge) or _in_one(x)) and _in_one(weight)
     core = None
     if fits and dense.kernel_for(call.device, part) != SMALL:
@@ -109,12 +107,6 @@ def _in_one(array: Array) -> bool:
     """Tell whether one binding holds an array with its channels last, or a copy that is made of it."""
     turned = array.transpose(0, 2, 3, 1)
     return not turned.is_contiguous or turned.reach() >= turned.size
-
-
-def _room(device: Device) -> int:
-    """Return how many bytes of an array one binding holds in any case."""
-    limits = device.limits
-    return min(limits.max_storage_buffer_range - ALIGNMENT, limits.max_buffer, limits.max_allocation)
 
 
 def _channels_last(call: Call, x: Array, layout: WindowLayout) -> Array:

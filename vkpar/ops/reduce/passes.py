@@ -20,10 +20,9 @@ from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.checks import SHORT
-from vkpar.ops.call.windows import window
+from vkpar.ops.call.windows import binding_room, window
 from vkpar.ops.call.work import ceil_power, floor_power, most_invocations
 from vkpar.ops.reduce import cpu
-from vkpar.vulkan.machine.physical import ALIGNMENT
 
 _GROUP: Final = 256  # invocations of a group of a GPU that has them
 _PART: Final = 8192  # elements of a row that one unit of invocations reduces
@@ -151,8 +150,7 @@ def shape_of(device: Device, extent: int, columns: int, *, halves: bool, blocks:
 
 def _room(device: Device) -> int:
     """Return how many elements of a part, with their places, one binding holds in any case."""
-    limits = device.limits
-    return min(limits.max_storage_buffer_range - ALIGNMENT, limits.max_buffer, limits.max_allocation) // 8
+    return binding_room(device) // 8
 
 
 def between(kind: Reduction, dtype: DType) -> DType:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _BITS: Final = 8  # of a pass; see shaders/sort.comp
 _THREADS: Final = 256  # invocations of a work-group at most, and how many elements one has of a row
 _ITEMS: Final = 16
-_ITEMS_OF_MANY: Final = 12  # of a row of many work-groups: an H100 sorts 2^24 in 807 us, by 16 in 1,134 and by 8 in 993
+_ITEMS_OF_MANY: Final = 12  # of a row of many work-groups; what 16 and 8 take is in docs/notes/operations.md
 _LANES: Final = "sort_lanes"  # of CPU drivers
 _LOW: Final = {"float16": 13, "bfloat16": 16}  # bits of their keys as float32 that say nothing
 _SIGN: Final = 1 << 31  # of the upper words of float64
