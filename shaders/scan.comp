@@ -11,6 +11,9 @@
 #ifdef INT64
 #extension GL_ARB_gpu_shader_int64 : require
 #endif
+#ifdef ONCE
+#extension GL_KHR_shader_subgroup_shuffle : require
+#endif
 #include "common/grid.glsl"
 
 layout(constant_id = 0) const bool FLOATS = true;  // of 32 bits
@@ -37,6 +40,7 @@ layout(push_constant) uniform Push {
     uint o_first;
     uint s_first;
     uint turns;    // of a wait
+    uint groups;   // of one pass
 } push;
 
 shared PREFIX part[512];
@@ -132,15 +136,18 @@ PREFIX totals_of(PREFIX fours[4]) {
     return whole;
 }
 
-// Stores a chunk's results, of which `prior` comes before all.
-void put_fours(uint row, uint chunk, VALUE prior, PREFIX fours[4], PREFIX totals) {
-    uint lane = gl_LocalInvocationID.x;
-    uint at = chunk * 4096u + lane * 4u, to = push.o_first + row * push.count;
-    PREFIX before = lane == 0u ? PREFIX(NOTHING) : part[max(lane, 1u) - 1u];
+// What comes before a lane's fours in the chunk, of what comes before them in their quarters.
+PREFIX before_fours(PREFIX before, PREFIX totals) {
+    return PREFIX(before.x, joined(totals.x, before.y), joined(totals.y, before.z), joined(totals.z, before.w));
+}
+
+// Stores a chunk's results, of which `prior` comes before all, and `before` before the lane's fours.
+void put_fours(uint row, uint chunk, VALUE prior, PREFIX fours[4], PREFIX before) {
+    uint at = chunk * 4096u + gl_LocalInvocationID.x * 4u, to = push.o_first + row * push.count;
     put(at, to, joined(prior, before.x), fours[0]);
-    put(at + 1024u, to, joined(joined(prior, totals.x), before.y), fours[1]);
-    put(at + 2048u, to, joined(joined(prior, totals.y), before.z), fours[2]);
-    put(at + 3072u, to, joined(joined(prior, totals.z), before.w), fours[3]);
+    put(at + 1024u, to, joined(prior, before.y), fours[1]);
+    put(at + 2048u, to, joined(prior, before.z), fours[2]);
+    put(at + 3072u, to, joined(prior, before.w), fours[3]);
 }
 
 #ifdef ONCE
@@ -265,6 +272,7 @@ void main() {
     if (PHASE == 0u) {
         if (lane == 0u) s[push.s_first + group] = totals.w;
     } else {
-        put_fours(row, chunk, prior, fours, totals);
+        PREFIX before = lane == 0u ? PREFIX(NOTHING) : part[max(lane, 1u) - 1u];
+        put_fours(row, chunk, prior, fours, before_fours(before, totals));
     }
 }

@@ -24,6 +24,7 @@ from vkpar.testing import U
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(5)]
 AXES: tuple[Any, ...] = (None, 0, -1, (0, 2), (1,))
+FEW = 60  # turns of a wait: lavapipe ends all loops of an invocation after 65,536 turns
 
 
 def additions(count: int) -> float:
@@ -127,6 +128,9 @@ def test_running_sums_and_products(device: vkpar.Device, rng: np.random.Generato
         np.testing.assert_array_equal(vkpar.cumsum(device.array(whole), axis).numpy(), np.cumsum(whole, axis, np.int32))
         odd = device.array(whole.view(np.uint32) | 1)
         np.testing.assert_array_equal(odd.cumprod(axis).numpy(), np.cumprod(odd.numpy(), axis, np.uint32))
+        for out in (device.zeros(want.shape, "int32"), device.zeros((2, *want.shape), "int32")[1]):
+            assert vkpar.cumsum(device.array(whole), axis, out=out) is out
+            np.testing.assert_array_equal(out.numpy(), np.cumsum(whole, axis, np.int32))
     near = (1 + rng.standard_normal((3, 70)) * 0.1).astype(np.float32)
     out = device.zeros((70, 3))
     vkpar.cumprod(device.array(near), 1, out=out.T)
@@ -148,7 +152,7 @@ def test_running_sums_in_one_pass(
     monkeypatch.setattr(scans, "passes_once", lambda _: True)
     device.plans.recipes.clear()
     made = []
-    for turns in (waits, 4096):
+    for turns in (waits, FEW):
         monkeypatch.setattr(scans, "_WAIT", turns)
         for shape in ((1, 3 * scans.CHUNK + 5), (2, 258 * scans.CHUNK + 4)):
             whole = np.arange(math.prod(shape), dtype=np.int32).reshape(shape) % 1000 - 400

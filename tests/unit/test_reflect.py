@@ -81,7 +81,7 @@ def test_shipped_kernels(kernel: str) -> None:
     else:
         assert found.foreign == ""
         dots = kernel.startswith("quantized_dots")  # these, and those of subgroups, are taken where the device has them
-        of_subgroups = ("expert_few", "expert_router", "attention_warps", "sort_warps")
+        of_subgroups = ("expert_few", "expert_router", "attention_warps", "sort_warps", "scan_once")
         subgroups = dots or "_subgroups" in kernel or kernel.startswith(of_subgroups)
         # words of 64 bits, for lavapipe: others never load these
         lanes = kernel.startswith(("matmul_wide", "matvec_lanes", "matvec_steps", "quantized_lanes"))

@@ -82,7 +82,7 @@ class UnitsConstants(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Rows of elements, in chunks; where elements, results and what chunks come to begin; turns of a wait."""
+    """Rows in chunks; where elements, results and what chunks come to begin; waits, and groups of one pass."""
 
     count_: int
     rows: int
@@ -91,6 +91,7 @@ class Scan(NamedTuple):
     o_first: int
     s_first: int
     turns: int
+    groups: int
 
 
 class ScanConstants(NamedTuple):

@@ -16,11 +16,13 @@ from vkpar.ops.call import kept
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.call.makes import make_of
+from vkpar.ops.call.work import has_warps
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.reduce import cpu
+from vkpar.ops.tiles.occupancy import units_of
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -33,6 +35,7 @@ _UNIT: Final = 32  # bytes that an invocation with a chunk for itself reads at o
 CHUNK: Final = 4096  # elements of a row that a work-group takes; see shaders/scan.comp
 _WINDOW: Final = 256  # chunks
 _WAIT: Final = 4096  # turns, of half a microsecond each: then a work-group leaves its chunk to the last one
+_GROUPS: Final = 4  # of one pass for each compute unit
 _MOST_WORDS: Final = 1 << 20  # that work-groups of one pass tell each other
 
 
@@ -79,8 +82,11 @@ def _along(name: str, a: Array, axis: int | None, out: Array | None) -> Array:
     if not a.size:
         return a.copy() if out is None else out
     rows = lying_last(a, axis)
-    made = scanned(name, rows.reshape(-1, rows.shape[-1]), product=name == "cumprod").reshape(rows.shape)
-    return back(name, made, a, axis, out)
+    shape = (-1, rows.shape[-1])
+    direct = out is not None and out.is_contiguous and out.dtype == rows.dtype and axis == a.ndim - 1
+    target = out.reshape(shape) if out is not None and direct else None
+    made = scanned(name, rows.reshape(shape), target, product=name == "cumprod")
+    return out if out is not None and direct else back(name, made.reshape(rows.shape), a, axis, out)
 
 
 def checked(name: str, a: Array, axis: int | None, out: Array | None = None) -> tuple[Array, int]:
@@ -128,13 +134,13 @@ def back(name: str, made: Array, a: Array, axis: int, out: Array | None, dtype: 
     return made.contiguous() if out is None else landed(name, made, out, a)
 
 
-def scanned(name: str, rows: Array, *, product: bool = False) -> Array:
-    """Return the running sums of rows that lie side by side, of 32 or 64 bits."""
-    done = repeat(name, (rows,), (None,))
+def scanned(name: str, rows: Array, out: Array | None = None, *, product: bool = False) -> Array:
+    """Return the running sums of rows that lie side by side, of 32 or 64 bits, in new rows or in others."""
+    done = repeat(name, (rows,), (out,))
     if done is not None:
         return done[0]
-    made = rows.device.empty(rows.shape, rows.dtype)
-    call = Call(name, key_of(name, (rows,), (None,)), (rows,), (made,))
+    made = rows.device.empty(rows.shape, rows.dtype) if out is None else out
+    call = Call(name, key_of(name, (rows,), (out,)), (rows,), (made,))
     scan(call, call.operands[0], call.results[0], product=product)
     call.keep()
     return made
@@ -164,7 +170,7 @@ def scan(call: Call, source: Array, target: Array, *, product: bool = False, pla
         _dispatch(call, source, target, target, 1, product=product, places=places)
         return
     words = 2 * (2 + rows * (chunks + -(-chunks // _WINDOW)))  # two of each chunk and window, behind the counters
-    if source.dtype.itemsize == 4 and words <= _MOST_WORDS and passes_once(call.device):
+    if source.dtype.itemsize == 4 and words <= _MOST_WORDS and chunks <= _WINDOW**2 and passes_once(call.device):
         told = call.table(kept.counters(call.device, words))
         _dispatch(call, source, target, told, 3, product=product, places=places)
         return
@@ -179,7 +185,8 @@ def scan(call: Call, source: Array, target: Array, *, product: bool = False, pla
 
 def passes_once(device: Device) -> bool:
     """Say whether rows of several chunks are made in one pass over memory."""
-    return make_of(device.info).waits and device.info.type == "discrete"
+    info = device.info
+    return make_of(info).waits and info.type == "discrete" and has_warps(info, "shuffle")
 
 
 def _dispatch(
@@ -188,7 +195,6 @@ def _dispatch(
     rows, count = source.shape
     chunks = -(-count // CHUNK)
     (a, a_first), (o, o_first), (s, s_first) = (seen(call, array) for array in (source, target, totals))
-    push = pack(abi.Scan(count, rows, chunks, a_first, o_first, s_first, _WAIT))
     work, unit = rows * chunks, _UNIT // source.dtype.itemsize
     whole = not (count % unit or a_first % unit or o_first % unit or source.dtype.is_float or places or phase == 3)
     wide = not (count % 4 or a_first % 4 or o_first % 4)
@@ -197,6 +203,9 @@ def _dispatch(
     constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase, threads, places, alone > 0, wide)
     kernel = f"scan_{_KERNELS.get(source.dtype.name, 'w64_u32' if alone else 'once_u32' if phase == 3 else 'u32')}"
     groups = -(-work // alone) if alone else work
+    if phase == 3:
+        groups = min(work, _GROUPS * units_of(call.device.info))
+    push = pack(abi.Scan(count, rows, chunks, a_first, o_first, s_first, _WAIT, groups))
     call.dispatch(kernel, (source, target, totals), (a, o, s), push, groups, constants)
 
 

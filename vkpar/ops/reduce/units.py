@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Groups = list[tuple[int, bool]]  # sizes of axes, and whether they are reduced
 _GROUP: Final = 256
 _COLUMN_LANES: Final = 16
-_WANTED: Final = 1 << 19  # invocations of a launch, as far as each has four units
+_WANTED: Final = 1 << 17  # invocations of a launch, as far as each has four units
 _MOST_COUNTERS: Final = 1 << 20
 _TURNS: Final = (4, 32)  # units of an invocation: at least and at most
 _OPS: Final = {"sum": 0, "max": 1, "min": 2}
