@@ -62,14 +62,21 @@ static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values
     return count;
 }
 
+/* Returns the submission of a command buffer that signals `value`, the queue's next one. */
+static submit_info fill_one(single *one, vkp_queue *q, void *command, uint64_t value) {
+    uint32_t count = add_sibling_wait(q, &one->wait, &one->waited, 0);
+    one->command = command;
+    one->value = value;
+    one->stage = STAGE_ALL_COMMANDS;
+    one->timeline = (timeline_info){STYPE_TIMELINE_SUBMIT, NULL, count, &one->waited, 1, &one->value};
+    return (submit_info){STYPE_SUBMIT_INFO, &one->timeline, count, &one->wait, &one->stage, 1, &one->command, 1, &q->timeline};
+}
+
 /* Submits a command buffer that signals `value`, the queue's next one. */
 static int32_t submit_one(vkp_queue *q, void *command, uint64_t value) {
-    uint64_t waits[1], values[1], before = q->sibling_waited;
-    uint32_t stage = STAGE_ALL_COMMANDS;
-    uint32_t count = add_sibling_wait(q, waits, values, 0);
-    void *commands[1] = {command};
-    timeline_info timeline = {STYPE_TIMELINE_SUBMIT, NULL, count, values, 1, &value};
-    submit_info info = {STYPE_SUBMIT_INFO, &timeline, count, waits, &stage, 1, commands, 1, &q->timeline};
+    single one;
+    uint64_t before = q->sibling_waited;
+    submit_info info = fill_one(&one, q, command, value);
     int32_t result = q->submit(q->queue, 1, &info, 0);
     if (result == SUCCESS) {
         set_submitted(q, value);

@@ -36,7 +36,7 @@ struct vkp_stream {
     uint32_t count;                      /* operations in the open buffer */
     uint64_t cost_ns, looked, sent;      /* sent: when the last submission was */
     uint64_t apart;                      /* from which the next one is so far away, where the device is faster */
-    int sealed;                          /* it was ended, and its submit failed */
+    int sealed;                          /* it was ended, and is not submitted: that failed, or is next */
     idle_fn wait_idle;                   /* the validation layer must be told what is done; else NULL */
     int32_t broken;                      /* it could not be ended: what it held is lost, and every call says so */
     uint32_t failed;                     /* the function that last failed */
@@ -53,6 +53,7 @@ struct vkp_stream {
 
 static void note_fork(void) { forked = 1; }
 
+static submit_info fill_one(single *one, vkp_queue *q, void *command, uint64_t value);
 static int32_t submit_one(vkp_queue *q, void *command, uint64_t value);
 static void close_recordings(vkp_stream *s, int leak);
 

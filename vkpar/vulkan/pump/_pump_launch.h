@@ -29,8 +29,9 @@ static void set_apart(vkp_stream *s, uint64_t took) {
     s->apart = (7 * s->apart + (apart > APART_NS ? apart : APART_NS)) / 8;
 }
 
-/* Submits it. On an error it stays: nothing in it is lost, and whoever comes next tries again. */
-static int32_t flush(vkp_stream *s) {
+/* Ends it: it is to be submitted next. *ended: there is one. */
+static int32_t seal(vkp_stream *s, int *ended) {
+    *ended = 0;
     if (!s) return SUCCESS;
     if (!forked) settle(s->queue);
     if (!forked) settle(s->queue->sibling);
@@ -40,21 +41,41 @@ static int32_t flush(vkp_stream *s) {
     if (!s->sealed) {
         int32_t result = noted(s, CALL(end), s->vk.end(s->open->commands));
         if (result != SUCCESS) return s->broken = result;
+        s->sealed = 1;
     }
-    uint64_t value = s->queue->last, begun = now_ns();
-    int32_t result = noted(s, SUBMIT, submit_one(s->queue, s->open->commands, value));
-    s->sealed = result != SUCCESS;
-    if (result != SUCCESS) return result;
+    *ended = 1;
+    return SUCCESS;
+}
+
+/* Takes note that what was sealed was submitted, by a call that began then. */
+static void note_sent(vkp_stream *s, uint64_t value, uint64_t begun) {
     s->sent = now_ns();
     if (s->trace && s->trace->sent_used < s->trace->sent_room)
         s->trace->sent[s->trace->sent_used++] = (vkp_sent){begun, s->sent, s->count};
-    set_apart(s, s->sent - begun);
     s->open->value = value;
     s->open = NULL;
     s->count = s->stamped = 0;
+    s->sealed = 0;
     s->pending++;
     s->submissions++;
+}
+
+/* Submits it. On an error it stays: nothing in it is lost, and whoever comes next tries again. */
+static int32_t flush(vkp_stream *s) {
+    int ended;
+    int32_t result = seal(s, &ended);
+    if (result != SUCCESS || !ended) return result;
+    uint64_t value = s->queue->last, begun = now_ns();
+    result = noted(s, SUBMIT, submit_one(s->queue, s->open->commands, value));
+    if (result != SUCCESS) return result;
+    note_sent(s, value, begun);
+    set_apart(s, s->sent - begun);
     return SUCCESS;
+}
+
+/* Takes note of how a call ended that also submitted what had been gathered for a queue, and was sealed. */
+static void note_gathered(vkp_queue *q, const single *gathered, uint64_t begun, int32_t result) {
+    if (noted(q->stream, SUBMIT, result) == SUCCESS) note_sent(q->stream, gathered->value, begun);
 }
 
 /* What both queues of a device were given so far. */

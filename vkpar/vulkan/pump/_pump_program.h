@@ -22,7 +22,7 @@ void vkp_program_free(vkp_program *p) {
     if (__atomic_load_n(&p->is_sent, __ATOMIC_ACQUIRE)) await_sender(p->group, p);
     if (p->ntransfers) await_carrier(p);
     free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);
-    free(p->gates); free(p->gate_values); free(p->submits); free(p->timelines); free(p->waits); free(p->wait_values);
+    free(p->gates); free(p->gate_values); free(p->submits); free(p->gathered); free(p->timelines); free(p->waits); free(p->wait_values);
     free(p->signals); free(p->signal_values); free(p->required); free(p->stages); free(p->first); free(p->needs);
     free(p->opening); free(p->touches); free(p->transfers); free(p->pieces); free(p->opens); free(p->late);
     free(p);
@@ -52,7 +52,8 @@ vkp_program *vkp_program_new(vkp_group *g, uint32_t nbatches, const uint32_t *ra
     p->commands = copy_of(commands, nbatches * sizeof *commands);
     p->gates = copy_of(gates, nbatches * sizeof *gates);
     p->gate_values = copy_of(gate_values, nbatches * sizeof *gate_values);
-    p->submits = calloc(nbatches + 1, sizeof *p->submits);
+    p->submits = calloc(nbatches + g->n + 1, sizeof *p->submits);
+    p->gathered = calloc(g->n + 1, sizeof *p->gathered);
     p->timelines = calloc(nbatches + 1, sizeof *p->timelines);
     p->waits = malloc(waits * sizeof *p->waits);
     p->wait_values = malloc(waits * sizeof *p->wait_values);
@@ -64,7 +65,7 @@ vkp_program *vkp_program_new(vkp_group *g, uint32_t nbatches, const uint32_t *ra
     p->needs = malloc((g->n + read_start[nbatches]) * sizeof *p->needs);
     p->opening = calloc(2 * g->n + 1, sizeof *p->opening);
     if (!p->rank || !p->read_start || !p->reads || !p->write_start || !p->writes || !p->commands || !p->gates ||
-        !p->gate_values || !p->submits || !p->timelines || !p->waits || !p->wait_values || !p->signals ||
+        !p->gate_values || !p->submits || !p->gathered || !p->timelines || !p->waits || !p->wait_values || !p->signals ||
         !p->signal_values || !p->required || !p->stages || !p->first || !p->needs || !p->opening) {
         vkp_program_free(p);
         return NULL;
@@ -199,12 +200,13 @@ static int32_t build(vkp_program *p, uint64_t *next, uint32_t *fill) {
         p->signals[at] = g->queues[rank]->timeline;
         p->signal_values[at] = value;
         p->timelines[at] = (timeline_info){STYPE_TIMELINE_SUBMIT, NULL, count, values, 1, &p->signal_values[at]};
-        p->submits[at] = (submit_info){STYPE_SUBMIT_INFO, &p->timelines[at], count, waits, p->stages, 1,
-                                       &p->commands[i], 1, &p->signals[at]};
+        submit_info *submit = &p->submits[at + rank + 1];
+        *submit = (submit_info){STYPE_SUBMIT_INFO, &p->timelines[at], count, waits, p->stages, 1,
+                                &p->commands[i], 1, &p->signals[at]};
         if (at == p->first[rank] && p->opening[2 * rank]) {
             p->opening[2 * rank + 1] = p->commands[i];
-            p->submits[at].command_count = 2;
-            p->submits[at].commands = &p->opening[2 * rank];
+            submit->command_count = 2;
+            submit->commands = &p->opening[2 * rank];
         }
     }
     note_late(p);
@@ -227,28 +229,52 @@ static void promise_touches(vkp_program *p, const uint64_t *next) {
     if (p->touches) write_down(p->touches->items, p->touches->n, p->group->nslots ? p->group->number : 0);
 }
 
+/* Was any batch submitted? */
+static int began(const vkp_program *p) {
+    for (uint32_t r = 0; r < p->group->n; r++)
+        if (batches_of(p, r) && p->group->queues[r]->submitted >= value_of(p, r, 0)) return 1;
+    return 0;
+}
+
+/* Has what a rank's device has gathered go ahead of the rank's batches, in one call to the driver. */
+static int32_t go_ahead(vkp_program *p, uint32_t rank) {
+    vkp_queue *q = p->group->queues[rank];
+    p->gathered[rank].command = NULL;
+    if (!batches_of(p, rank)) return flush_device(q);
+    settle(q);
+    settle(q->sibling);
+    int ended, result = q->sibling ? flush(q->sibling->stream) : SUCCESS;
+    if (result == SUCCESS) result = seal(q->stream, &ended);
+    if (result == SUCCESS && ended)
+        p->submits[p->first[rank] + rank] = fill_one(&p->gathered[rank], q, q->stream->open->commands, q->last);
+    return result;
+}
+
 static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     vkp_group *g = p->group;
     uint64_t next[g->n], sibling_waited[g->n];
     uint32_t fill[g->n];
     int32_t result = SUCCESS;
     *failed = g->n;
-    for (uint32_t r = 0; r < g->n && result == SUCCESS; r++) result = flush_device(g->queues[r]);
     for (uint32_t r = 0; r < g->n; r++) {
-        next[r] = g->queues[r]->last;
         sibling_waited[r] = g->queues[r]->sibling_waited;
+        if (result == SUCCESS) result = go_ahead(p, r);
+        next[r] = g->queues[r]->last;
         fill[r] = p->first[r];
     }
     if (result == SUCCESS && p->touches && !expect(p->touches->n)) result = OUT_OF_HOST_MEMORY;
     if (result == SUCCESS) result = build(p, next, fill);
     if (result == SUCCESS) result = may_submit(g);
-    if (result == SUCCESS) promise_touches(p, next);
-    if (result == SUCCESS) result = submit_all(p, failed);
+    if (result == SUCCESS) {
+        result = submit_all(p, failed);
+        if (result == SUCCESS || began(p)) promise_touches(p, next);
+    }
     if (result == SUCCESS && p->ntransfers) result = carry_all(p, failed);
     if (result != SUCCESS) {
         /* What was not submitted has not waited for its device's other queue. The slot table counts it all the same,
          * and local timelines have entries for it: this group is of no more use, so let go of all that is parked. */
         for (uint32_t r = *failed < g->n ? *failed : 0; r < g->n; r++) g->queues[r]->sibling_waited = sibling_waited[r];
+        for (uint32_t r = 0; r < g->n; r++) flush(g->queues[r]->stream);
         abort_group(g);
     }
     for (uint32_t r = 0; r < g->n; r++) values[r] = g->queues[r]->last;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "_pump_api.h"
 
@@ -40,6 +41,14 @@ typedef struct {
     uint32_t count; const uint64_t *semaphores; const uint64_t *values;
 } wait_info;
 typedef struct { int32_t type; const void *next; uint64_t semaphore; uint64_t value; } signal_info;
+
+/* A submission of one command buffer that signals a value, and may wait for another: what its submit_info points to. */
+typedef struct {
+    timeline_info timeline;
+    uint64_t wait, waited, value;
+    uint32_t stage;
+    void *command;
+} single;
 
 typedef int32_t (*submit_fn)(void *, uint32_t, const submit_info *, uint64_t);
 typedef int32_t (*wait_fn)(void *, const wait_info *, uint64_t);
@@ -146,11 +155,13 @@ struct vkp_program {
     uint32_t nbatches;
     uint32_t *rank, *read_start, *reads, *write_start, *writes;
     void **commands;
-    submit_info *submits; timeline_info *timelines;
+    submit_info *submits;                /* by rank: what its device had gathered before, and its batches */
+    single *gathered;                    /* by rank; no command: nothing was gathered */
+    timeline_info *timelines;
     uint64_t *gates, *gate_values;       /* per batch: one more semaphore to wait for, or 0 */
     void **opening;                      /* [2 * rank]: what runs before the rank's first batch, or NULL, then that */
     uint64_t *waits, *wait_values, *signals, *signal_values, *required;
-    uint32_t *stages, *first;            /* first[r]: where rank r's batches begin in submits */
+    uint32_t *stages, *first;            /* first[r]: where rank r's batches begin in timelines */
     need *needs;                         /* of the batch that is being built: what its rank's bridge is to wait for */
     uint32_t nneeds;
     struct vkp_touches *touches;         /* room for the ranks' values, then what it does to arrays; NULL: nothing */
