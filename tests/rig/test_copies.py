@@ -228,6 +228,20 @@ def test_queues_of_their_own(several: list[vkpar.Device], rng: np.random.Generat
         assert np.array_equal(arrays[0].numpy(), exact_sum(parts, "float32"))
 
 
+def test_operations_between_sums(several: list[vkpar.Device]) -> None:
+    """What a device has gathered is submitted once, before the batches of either of its queues."""
+    for device in several:
+        device.logical.compute.port.pair(device.logical.copy_queues()[0].port)
+    with vkpar.Communicator(several, algorithm="ring") as comm:
+        arrays, want = ones(several, 5000), 1
+        for _ in range(4):
+            for array in arrays:
+                array += 1
+            comm.all_reduce(arrays)
+            want = 3 * (want + 1)
+        assert all((array.numpy() == want).all() for array in arrays)
+
+
 def test_queues_in_profiles_and_failures(several: list[vkpar.Device]) -> None:
     comm = vkpar.Communicator(several, timeout=0.4)
     arrays = ones(several, 5000)

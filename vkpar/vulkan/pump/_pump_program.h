@@ -236,11 +236,18 @@ static int began(const vkp_program *p) {
     return 0;
 }
 
-/* Has what a rank's device has gathered go ahead of the rank's batches, in one call to the driver. */
+static int is_member(const vkp_group *g, const vkp_queue *q) {
+    for (uint32_t r = 0; q && r < g->n; r++)
+        if (g->queues[r] == q) return 1;
+    return 0;
+}
+
+/* Has what a rank's device has gathered go ahead of the rank's batches, in one call to the driver; before all batches where
+ * some go to the device's other queue, which wait for it. */
 static int32_t go_ahead(vkp_program *p, uint32_t rank) {
     vkp_queue *q = p->group->queues[rank];
     p->gathered[rank].command = NULL;
-    if (!batches_of(p, rank)) return flush_device(q);
+    if (!batches_of(p, rank) || is_member(p->group, q->sibling)) return flush_device(q);
     settle(q);
     settle(q->sibling);
     int ended, result = q->sibling ? flush(q->sibling->stream) : SUCCESS;
