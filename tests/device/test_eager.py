@@ -259,10 +259,14 @@ _callbacks: list[Any] = []  # they outlive the devices
 
 
 class Driver:
-    """Stands before a driver; ``result`` is what it says to submissions, 0 for all well."""
+    """Stands before a driver; ``result`` is what it says to submissions, 0 for all well.
+
+    Attributes:
+        most: the most submissions that came in one call.
+    """
 
     def __init__(self) -> None:
-        self.result = 0
+        self.result = self.most = 0
 
     def handles(self, real: Callable[[Queue], Any]) -> Callable[[Queue], Any]:
         """Return a bounce buffer for the function that collects a queue's handles."""
@@ -274,6 +278,7 @@ class Driver:
             found = real(queue)
 
             def submit(*arguments: Any) -> int:
+                self.most = max(self.most, arguments[1])
                 return self.result or int(found.submit(*arguments))
 
             _callbacks.append(vk.ffi.callback("PFN_vkQueueSubmit", submit))
@@ -327,6 +332,25 @@ def test_a_collective_after_a_refused_submission(driver: Driver, reopen: Callabl
             comm.all_reduce(arrays)
         driver.result = 0
     assert (arrays[1].numpy() == 4).all()
+
+
+def test_operations_and_a_collective_in_one_call(driver: Driver, reopen: Callable[..., vkpar.Device]) -> None:
+    """A driver gets what a device has gathered together with the collective's batches, unless a thread was faster."""
+    devices = [reopen(), reopen()]
+    with vkpar.Communicator(devices, algorithm="direct") as comm:
+        arrays = [device.array(np.ones(100, np.int32)) for device in devices]
+        comm.all_reduce(arrays).wait()
+        driver.most = 0
+        comm.all_reduce(arrays).wait()
+        alone, want = driver.most, 4
+        for _ in range(20):
+            for array in arrays:
+                vkpar.add(array, 1, out=array)  # the first one is submitted at once, as the device has nothing to do
+                vkpar.subtract(array, 1, out=array)
+            comm.all_reduce(arrays).wait()
+            want *= 2
+        assert driver.most == alone + 1
+        assert all((array.numpy() == want).all() for array in arrays)
 
 
 def test_closing_with_refused_work(driver: Driver, reopen: Callable[..., vkpar.Device], caplog: Any) -> None:
