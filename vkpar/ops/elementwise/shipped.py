@@ -15,7 +15,7 @@ from vkpar.errors import UnsupportedError
 from vkpar.ops.call.checks import NARROW, advice
 from vkpar.ops.elementwise.expressions import BOOL, FLOATS, INTEGERS, LONG
 from vkpar.ops.elementwise.kinds import TILE, WORDS, KernelTypes
-from vkpar.ops.elementwise.run import check_operands, computed, run
+from vkpar.ops.elementwise.run import check_operands, computed, kept, key_of, run
 from vkpar.ops.elementwise.table import BUILTINS, Builtin, kind_of
 from vkpar.ops.elementwise.ways import LongNumberError, Meaning, Operand
 
@@ -55,6 +55,12 @@ class Shipped:
 
     def __call__(self, *operands: Operand, out: Array | None = None) -> Array:
         """Run it on arrays and numbers; integers that meet floats are converted first."""
+        try:
+            done = kept(self, operands, (out,))
+        except LongNumberError:  # no word holds it, unlike that of the earlier call
+            done = None
+        if done is not None:
+            return done[0]
         if any(getattr(operand, "dtype", None) in LONG for operand in operands):
             return self._long(operands, out)
         try:
@@ -85,11 +91,16 @@ class Shipped:
         if met not in LONG:
             return self(*given, out=out)
         try:
-            return run(long, given, (out,))[0]
+            made = run(long, given, (out,))[0]
         except LongNumberError:  # no word holds it: an array of one element does
             device = arrays[0].device
             wide = [a if isinstance(a, Array) else device.array(a, met) for a in given]
-        return run(long, wide, (out,))[0]
+            return run(long, wide, (out,))[0]
+        plans = arrays[0].device.plans
+        plan = plans.known.get(key_of(long, operands, (out,)))  # none where some were converted
+        if plan is not None:
+            plans.keep(key_of(self, operands, (out,)), plan)
+        return made
 
     def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
         """Run it on integers that meet floats, or each other."""
