@@ -148,6 +148,19 @@ def check_operands(name: str, operands: Sequence[Operand], outs: Sequence[Array 
     return arrays
 
 
+def result_of(name: str, arrays: Sequence[Array], dtype: str, out: Array | None) -> Array:
+    """Return where the only result of checked arrays goes: ``out``, or a new array.
+
+    Raises:
+        InvalidUsageError: shapes that do not fit, or an ``out`` that does not.
+    """
+    shape = broadcast_shape(*(array.shape for array in arrays))
+    if out is None:
+        return arrays[0].device.empty(shape, dtype)
+    _check_out(name, out, shape, dtype, arrays, ())
+    return out
+
+
 def _check_out(
     name: str, out: Array, shape: tuple[int, ...], dtype: str, inputs: Sequence[Array], others: Sequence[Array]
 ) -> None:
