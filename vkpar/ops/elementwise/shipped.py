@@ -84,8 +84,8 @@ class Shipped:
         arrays = check_operands(self.name, operands, (out,))
         valued = [a for a in operands[self._masks :] if isinstance(a, Array)]
         met = _meet(self.name, valued, [number for number in operands[self._masks :] if not isinstance(number, Array)])
-        for array in arrays:
-            check_long(self.name, array.device, array.dtype)
+        for dtype in (*(array.dtype for array in arrays), dtypes.resolve(met)):
+            check_long(self.name, arrays[0].device, dtype)
         types = [met if number >= self._masks else "bool" for number in range(len(operands))]
         if met not in LONG:
             return self._converted(self, operands, types, out)
@@ -105,6 +105,8 @@ class Shipped:
 
     def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
         """Run it on integers that meet floats, or each other."""
+        if mixed.result in LONG and f"long_{self._builtin.name}" in SHIPPED:
+            return self._long(operands, out)
         types = [
             mixed.result if number >= self._masks and isinstance(a, Array) and not a.dtype.is_float else None
             for number, a in enumerate(operands)
