@@ -12,6 +12,7 @@ from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
+from vkpar.ops.call.call import key_of
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
@@ -19,6 +20,7 @@ from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import abs as absolute
 from vkpar.ops.elementwise.functions import divide, exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
 from vkpar.ops.elementwise.shipped import SHIPPED, check_long
+from vkpar.ops.reduce import counting
 from vkpar.ops.reduce.long import halved
 from vkpar.ops.reduce.reductions import Axis, again, axes_of
 from vkpar.ops.reduce.reductions import max as greatest
@@ -189,9 +191,17 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
         >>> int(vkpar.count_nonzero(device.array([0, 2, 3])))
         2
     """
-    _, shape = _checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
+    done = again("count_nonzero", a, axis, keepdims, out)
+    if done is not None:
+        return done
+    axes, shape = _checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
     if not a.size:
         return _landed(full(a.device, shape, 0, "uint32"), out, dtypes.uint32)
+    if counting.takes(a):
+        made = a.device.empty(shape, "uint32") if out is None else out
+        key = key_of("count_nonzero", (a,), (out,), axis, bool(keepdims))
+        if counting.count(key, a, frozenset(axes), made):
+            return made
     truths = a if a.dtype == _BOOL else not_equal(a, 0)
     found = total(truths, axis, keepdims, out=None if out is None else out.view("int32"))  # bits of uint32 as well
     return found.view("uint32") if out is None else out
