@@ -13,11 +13,14 @@
 #endif
 #include "common/grid.glsl"
 
-layout(constant_id = 0) const uint OP = 0u;  // 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all
+layout(constant_id = 0) const uint OP = 0u;  // 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all; 5: how
+                                             // many are not 0, 6: of floats
 layout(constant_id = 1) const uint BITS = 8u;
 layout(constant_id = 2) const bool IS_SIGNED = false;
 layout(constant_id = 3) const bool WIDE = false;
 layout(constant_id = 4) const bool DOWN = false;  // columns
+const bool ADDS = OP == 0u || OP > 4u;
+const bool TRUTHS = OP == 3u || OP == 4u;
 
 #ifdef W64
 layout(local_size_x = 64) in;
@@ -87,13 +90,18 @@ bool above(VALUE x, VALUE y) { return IS_SIGNED ? int64_t(x) > int64_t(y) : x > 
 #endif
 VALUE both(VALUE x, VALUE y) {
     VALUE made;
-    if (OP == 0u) made = x + y;
+    if (ADDS) made = x + y;
     else if (is_nan(x)) made = x;
     else if (is_nan(y)) made = y;
     else made = (OP == 1u) == above(x, y) ? x : y;
     return made;
 }
-VALUE piece(uvec4 words, uint number, uint n) { return n > number ? value_of(number == 0u ? words.xy : words.zw) : nothing(); }
+// What an element of two words counts as.
+VALUE counted(uvec2 words) {
+    if (OP == 6u) words.y <<= 1;  // -0 is 0
+    return OP > 4u ? VALUE(min(words.x | words.y, 1u)) : value_of(words);
+}
+VALUE piece(uvec4 words, uint number, uint n) { return n > number ? counted(number == 0u ? words.xy : words.zw) : nothing(); }
 VALUE all_four(uvec4 words[4], uint number) {
     VALUE first = both(piece(words[0], number, 2u), piece(words[1], number, 2u));
     return both(first, both(piece(words[2], number, 2u), piece(words[3], number, 2u)));
@@ -104,23 +112,31 @@ VALUE field(VALUE kept, uint number) { return kept; }
 ivec4 nothing() { return ivec4(OP == 1u ? int(0x80000000u) : OP == 2u ? 0x7FFFFFFF : OP == 4u ? 0x01010101 : 0); }
 ivec4 both(ivec4 x, ivec4 y) {
     ivec4 made;
-    if (OP == 0u) made = x + y;
+    if (ADDS) made = x + y;
     else if (OP == 1u) made = max(x, y);
     else if (OP == 2u) made = min(x, y);
     else if (OP == 3u) made = x | y;
     else made = x & y;
     return made;
 }
+// A word whose elements are 1 where they were not 0; where nothing is counted the word itself.
+uint counted(uint word) {
+    uint low = BITS == 8u ? 0x7F7F7F7Fu : BITS == 16u ? 0x7FFF7FFFu : 0x7FFFFFFFu;
+    if (OP == 6u) word &= low;  // -0 is 0
+    return OP > 4u ? ((((word & low) + low) | word) & ~low) >> (BITS - 1u) : word;
+}
 // The elements of a word: of extremes at the top of words each, whatever is below them, as signed ones.
 ivec4 fields(uint word) {
     ivec4 made;
-    if (OP > 2u) {
+    if (TRUTHS) {
         made = ivec4(word);
-    } else if (OP > 0u) {
+    } else if (!ADDS) {
         word ^= IS_SIGNED ? 0u : BITS == 8u ? 0x80808080u : 0x80008000u;
         made = BITS == 8u ? ivec4(uvec4(word) << uvec4(24u, 16u, 8u, 0u)) : ivec4(word << 16, word, nothing().zw);
     } else {
-        if (BITS == 8u && IS_SIGNED) made = ivec4(uvec4(word) << uvec4(24u, 16u, 8u, 0u)) >> 24;
+        word = counted(word);
+        if (BITS == 32u) made = ivec4(word, 0, 0, 0);
+        else if (BITS == 8u && IS_SIGNED) made = ivec4(uvec4(word) << uvec4(24u, 16u, 8u, 0u)) >> 24;
         else if (BITS == 8u) made = ivec4((uvec4(word) >> uvec4(0u, 8u, 16u, 24u)) & 0xFFu);
         else if (IS_SIGNED) made = ivec4(ivec2(uvec2(word << 16, word)) >> 16, 0, 0);
         else made = ivec4(word & 0xFFFFu, word >> 16, 0, 0);
@@ -131,7 +147,7 @@ ivec4 fields(uint word) {
 ivec4 piece(uvec4 words, uint number, uint n) {
     uint left = n - min(n, number * FIELDS);
     ivec4 made = fields(words[number]);
-    if (OP > 2u) {
+    if (TRUTHS) {
         uint mask = left < 4u ? (1u << (left * 8u)) - 1u : 0xFFFFFFFFu;
         made = OP == 3u ? made & int(mask) : made | int(~mask);
     } else {
@@ -143,7 +159,8 @@ ivec4 piece(uvec4 words, uint number, uint n) {
 ivec4 all_four(uvec4 words[4], uint number) {
     uvec4 word = uvec4(words[0][number], words[1][number], words[2][number], words[3][number]);
     ivec4 made;
-    if (OP == 0u && BITS == 8u) {
+    if (ADDS && BITS == 8u) {
+        if (OP > 4u) word = uvec4(counted(word.x), counted(word.y), counted(word.z), counted(word.w));
         word ^= IS_SIGNED ? 0x80808080u : 0u;
         uvec4 even = word & 0x00FF00FFu;
         uvec4 odd = (word >> 8) & 0x00FF00FFu;

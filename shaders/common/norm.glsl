@@ -13,6 +13,9 @@ layout(constant_id = 11) const bool B_WIDE = false;
 layout(constant_id = 12) const uint H_TYPE = 0;
 layout(constant_id = 13) const bool H_FULL = false;  // h is stored as float32, after it was rounded to its type
 layout(constant_id = 14) const bool H_WIDE = false;
+#ifdef LAYER
+layout(constant_id = 15) const uint MOMENT = 0u;  // 1: rows' variances are written alone, 2: their roots; value divides
+#endif
 
 const uint H_STORED = H_FULL ? F32 : H_TYPE;
 
@@ -120,7 +123,14 @@ vec2 statistics() {
         vec4 off = mix(vec4(0.0), VALUES - mean, first_of(n));
         sum += off * off;
     }
-    return vec2(mean, 1.0 / sqrt(sum_of_row(across(sum)) / float(push.extent) + push.value));
+    float squares = sum_of_row(across(sum));
+#ifdef LAYER
+    if (MOMENT != 0u) {
+        float variance = squares / push.value;
+        return vec2(mean, MOMENT == 2u ? sqrt(variance) : variance);
+    }
+#endif
+    return vec2(mean, 1.0 / sqrt(squares / float(push.extent) + push.value));
 }
 
 #ifdef KEPT
@@ -146,6 +156,12 @@ void load_weights() {}
 
 void main() {
     vec2 found = statistics();
+#ifdef LAYER
+    if (MOMENT != 0u) {
+        if (lane() == 0u && row() < push.rows) y_word[push.y_first + row()] = floatBitsToUint(found.y);
+        return;
+    }
+#endif
     load_weights();
     EACH_FOUR {
         uint at = row() * push.extent + k;

@@ -86,6 +86,50 @@ def test_nan_and_out(device: vkpar.Device) -> None:
         assert np.signbit(vkpar.sum(x, 1).numpy()[2])
 
 
+COUNTED = ("uint8", "bool", "int16", "float16", "bfloat16", "int32", "float32", "int64", "float64")
+
+
+@pytest.mark.parametrize("dtype", COUNTED)
+def test_counts(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    if dtype in ("int64", "float64") and not computes(device, dtype):
+        pytest.skip(f"{device} does not compute {dtype}")
+    stored = vkpar.dtypes.resolve(dtype).numpy
+    few = np.float32([0, 0, 0, 1]) if dtype == "bool" else np.float32([0, 0, -0.0, 1, 2, 64])
+    some = few.astype(stored)
+    if some.dtype.kind not in "iub":
+        some = np.append(some, np.array([np.nan, -np.inf, -(2.0**-24)]).astype(stored))  # a subnormal half
+    elif dtype != "bool":
+        some = np.append(some, np.array([np.iinfo(stored).max, np.iinfo(stored).min]).astype(stored))
+    for shape, axis in SHAPES if FULL else SHAPES[::2]:
+        a = rng.choice(some, shape)
+        for x, b in ((device.array(a), a), (device.array(a).T, a.T)):
+            want = np.count_nonzero(b.astype("float64"), axis)
+            np.testing.assert_array_equal(vkpar.count_nonzero(x, axis).numpy(), want, err_msg=f"{shape} {axis}")
+            out = device.zeros((*want.shape, 2), "uint32")[..., 1]
+            for _ in range(2):  # as a call and by its recipe
+                assert vkpar.count_nonzero(x, axis, out=out) is out
+                np.testing.assert_array_equal(out.numpy(), want)
+
+
+@pytest.mark.parametrize(("dtype", "kernels"), [
+    ("bool", ["reduce_units_once_u32"]), ("uint8", ["reduce_units_once_u32"]), ("float16", ["reduce_units_once_u32"]),
+    ("int32", ["reduce_units_once_u32"]), ("int64", ["reduce_units_once_u64", "narrow"]),
+])  # fmt: skip
+def test_a_count_reads_elements_as_they_are_stored(
+    device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, dtype: str, kernels: list[str]
+) -> None:
+    if units.w64(device) or (dtype == "int64" and not computes(device, dtype)):
+        pytest.skip("they are compared with 0 first, or not computed")
+    found: list[str] = []
+    dispatch = call.Call.dispatch
+    monkeypatch.setattr(call.Call, "dispatch", lambda *given, **how: found.append(given[1]) or dispatch(*given, **how))
+    x = device.array(np.tile([0, 1, 1], 50_001), dtype)
+    assert vkpar.count_nonzero(x).item() == 100_002
+    assert found == kernels
+    assert vkpar.count_nonzero(x).item() == 100_002
+    assert found == kernels  # by the recipe
+
+
 def test_a_grid_of_more_groups_than_parts_leaves_the_counters_as_they_were(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,12 +145,12 @@ def test_a_grid_of_more_groups_than_parts_leaves_the_counters_as_they_were(
 def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:
     x = device.zeros((40, 48), "uint8")
     with vkpar.capture(device) as graph:
-        made = vkpar.sum(x), vkpar.max(x, 0), vkpar.min(x, 1)
+        made = vkpar.sum(x), vkpar.max(x, 0), vkpar.min(x, 1), vkpar.count_nonzero(x, 1)
     for _ in range(2):
         a = rng.integers(0, 256, (40, 48), dtype=np.uint8)
         x.write(a)
         graph.launch()
-        for got, want in zip(made, (a.sum(), a.max(0), a.min(1)), strict=True):
+        for got, want in zip(made, (a.sum(), a.max(0), a.min(1), np.count_nonzero(a, 1)), strict=True):
             np.testing.assert_array_equal(got.numpy(), want)
     graph.close()
 

@@ -116,12 +116,15 @@ def _narrow(device: vkpar.Device, torch: Any, name: str) -> Iterator[Case]:
     if name == "bool":
         yield Case("logical_and, bool", 3 * nbytes, lambda: vkpar.logical_and(a, b), lambda: torch.logical_and(ta, tb))
         yield Case("any, bool", nbytes, lambda: vkpar.any(a), lambda: torch.any(ta))
-        yield Case("count_nonzero, bool", nbytes, lambda: vkpar.sum(a), lambda: torch.count_nonzero(ta))
+        yield Case("count_nonzero, bool", nbytes, lambda: vkpar.count_nonzero(a), lambda: torch.count_nonzero(ta))
+        yield Case("sum, bool", nbytes, lambda: vkpar.sum(a), lambda: torch.sum(ta))
         return
     yield Case(f"add, {name}", 3 * nbytes, lambda: vkpar.add(a, b), lambda: torch.add(ta, tb))
     yield Case(f"maximum, {name}", 3 * nbytes, lambda: vkpar.maximum(a, b), lambda: torch.maximum(ta, tb))
     yield Case(f"sum, {name}", nbytes, lambda: vkpar.sum(a), lambda: torch.sum(ta))
     yield Case(f"max, {name}", nbytes, lambda: vkpar.max(a), lambda: torch.max(ta))
+    name = f"count_nonzero, {name}"
+    yield Case(name, nbytes, lambda: vkpar.count_nonzero(a), lambda: torch.count_nonzero(ta))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,12 @@ class NormConstants(NamedTuple):
     h_wide: int = 0
 
 
+class MomentConstants(NamedTuple):
+    """Behind :class:`NormConstants` of layers: 1 for variances alone, 2 for their roots, which ``value`` divides."""
+
+    moment: int = 0
+
+
 class NormGradConstants(NamedTuple):
     """Behind :class:`RowsConstants`: the vector of a norm, what came back, and the gradient that it keeps."""
 

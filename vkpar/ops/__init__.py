@@ -105,7 +105,8 @@ from vkpar.ops.reduce.scans import cumprod, cumsum
 from vkpar.ops.reduce.scatter import scatter_add
 from vkpar.ops.reduce.selecting import topk
 from vkpar.ops.reduce.sorting import argsort, nonzero, one_hot, sort, take_along_axis
-from vkpar.ops.reduce.statistics import all, any, count_nonzero, logsumexp, norm, prod, std, var
+from vkpar.ops.reduce.statistics import all, any, count_nonzero, logsumexp, norm, prod
+from vkpar.ops.rows.moments import std, var
 from vkpar.ops.rows.norm_grads import layer_norm_grad, rms_norm_grad
 from vkpar.ops.rows.normed import Normed
 from vkpar.ops.rows.norms import layer_norm, rms_norm

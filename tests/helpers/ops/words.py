@@ -94,6 +94,7 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     r"scatter_add_": ((reduce.ScatterAdd,), (reduce.ScatterAddConstants,)),
     r"norm_gather_": ((rows.Rows, rows.Gathers), (rows.RowsConstants, rows.NormConstants, rows.GathersConstants)),
     r"norm_grad_": ((rows.Rows,), (rows.RowsConstants, rows.NormGradConstants)),
+    r"norm_layer_": ((rows.Rows,), (rows.RowsConstants, rows.NormConstants, rows.MomentConstants)),
     r"norm_": ((rows.Rows,), (rows.RowsConstants, rows.NormConstants)),
     r"softmax_": ((rows.Rows,), (rows.RowsConstants,)),
     r"swiglu_": ((rows.Swiglu,), (rows.SwigluConstants,)),

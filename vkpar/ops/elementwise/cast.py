@@ -11,6 +11,7 @@ from vkpar import dtypes
 from vkpar.abi import elementwise as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
+from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import UnsupportedError
 from vkpar.ops.call import landing
@@ -28,7 +29,7 @@ from vkpar.ops.call.checks import (
 )
 from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.elementwise.expressions import LONG
-from vkpar.ops.elementwise.run import computed, run
+from vkpar.ops.elementwise.run import computed, launch, run
 from vkpar.ops.elementwise.shipped import Shipped, check_long
 from vkpar.ops.elementwise.ways import Meaning, Operand, binding
 
@@ -170,6 +171,24 @@ def _by_bits(a: Array, target: DType, out: Array | None, *, odd: bool = False) -
     return made
 
 
+def cast_in(call: Call, a: Array, made: Array) -> None:
+    """Convert an array of a call, with elements, to the type of a temporary one, as :func:`cast` does."""
+    conversion = _CONVERSIONS.get((a.dtype.name, made.dtype.name))
+    if conversion is not None:
+        operands = (a, *conversion.bounds)
+        launch(conversion, conversion.meaning(operands), operands, [made], call=call)
+        return
+    halves = [dtype.is_float and dtype.itemsize == 2 for dtype in (a.dtype, made.dtype)]
+    source = landing.packed(call, a)
+    if {a.dtype.name, made.dtype.name} <= set(FLOATS):
+        call.convert(source, made)
+    elif any(halves) or source.byte_offset % 4:
+        call.forget()
+        made.copy_from(cast(a, made.dtype))
+    else:
+        convert_in(call, source, made)
+
+
 def convert_in(call: Call, source: Array, made: Array, *, odd: bool = False) -> None:
     """Convert an array of a call, whose elements lie side by side from a word on, to another one's type, by bits."""
     target = made.dtype
@@ -187,3 +206,6 @@ def convert_in(call: Call, source: Array, made: Array, *, odd: bool = False) -> 
     constants = abi.NarrowConstants(8 * size, 8 * made_size, *kinds)
     call.dispatch("narrow", (source, result), (seen, put), pack(told), -(-source.size // 1024), constants)
     landing.land(call, result, made)
+
+
+operations.update(cast_in=cast_in)

@@ -176,7 +176,15 @@ def _packed(name: str, dtype: str, value: str) -> str:
 
 def may_take_two(kind: KernelTypes) -> bool:
     """Say whether invocations of a flat kernel can make two blocks: where results may be fewer than 32 bits wide."""
-    return kind.open or not {"float32", *LONG}.issuperset(kind.results)
+    return not goes_by_pairs(kind) and (kind.open or not {"float32", *LONG}.issuperset(kind.results))
+
+
+def goes_by_pairs(kind: KernelTypes) -> bool:
+    """Say whether a flat kernel moves pairs, 16 bytes, rather than fours: where all results have 64 bits.
+
+    Neighbouring invocations then move what lies side by side, as they do with fours of 32 bits.
+    """
+    return LONG.keys() >= {*kind.results}
 
 
 def may_be_full(kind: KernelTypes) -> bool:
@@ -200,37 +208,54 @@ void main() {
 
 def _flat(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: KernelTypes) -> list[str]:
     vectors, loads, stores = _block(operands, results, kind)
-    if may_take_two(kind):
-        return [_WHOLE, *_two_blocks(vectors, loads, stores)]
+    if may_take_two(kind) or goes_by_pairs(kind):
+        return [_WHOLE, *_two_blocks(vectors, loads, stores, pairs=goes_by_pairs(kind))]
     return [_WHOLE, "void block(uint i) {", *(f"    {v};" for v in vectors), *loads, *stores, "}", _ONE_BLOCK]
 
 
 def _block(
     operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: KernelTypes
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return what makes four elements: the vectors of the operands, code that loads them, and code that stores."""
+    """Return what makes four elements, or two: the operands' vectors, code that loads them, and code that stores."""
     loads, stores = [], []
+    pairs = goes_by_pairs(kind)
     for place, (name, dtype) in enumerate(operands):
         at = f"push.g[{2 + place}]"
         vector = vector_of(dtype)
         loads.append(f"    if ({name}_MODE == {SCALAR}u) v{place} = {vector}({of_bits(dtype, at)});")
         loads.append(f"    else if ({name}_MODE == {ONE}u) v{place} = {vector}({_one(name, dtype, at)});")
-        loads.append(f"    else v{place} = {_four(name, dtype, f'{at} + i', 'left(i)')};")
+        if pairs:
+            loads += _pair(name, dtype, f"v{place}", f"{at} + i")
+        else:
+            loads.append(f"    else v{place} = {_four(name, dtype, f'{at} + i', 'left(i)')};")
     stores += [f"    {vector_of(dtype)} w{place};" for place, (_, dtype) in enumerate(results)]
-    for j, part in enumerate("xyzw"):
+    for j, part in enumerate("xy" if pairs else "xyzw"):
         stores.append(f"    compute({', '.join(arguments(kind, f'.{part}', f'push.g[1] + i + {j}u'))});")
     for place, (name, dtype) in enumerate(results):
         at = f"push.g[{2 + len(operands) + place}] + i"
-        stores.append(f"    {name}_store4({at}, left(i), {_packed(name, dtype, f'w{place}')});")
+        stores.append(f"    {name}_store{2 if pairs else 4}({at}, left(i), {_packed(name, dtype, f'w{place}')});")
     return [f"{vector_of(dtype)} v{place}" for place, (_, dtype) in enumerate(operands)], loads, stores
 
 
-def _two_blocks(vectors: list[str], loads: list[str], stores: list[str]) -> list[str]:
-    """Return the code of one block or two, the loads of both before the stores: halves alone are few bytes a load."""
+def _pair(name: str, dtype: str, vector: str, at: str) -> list[str]:
+    """Return GLSL that loads two elements of an operand."""
+    if dtype in LONG:
+        return [f"    else {vector} = {name}_pair({at}, left(i));"]
+    second = f"if (left(i) > 1u) {vector}.y = {_one(name, dtype, f'{at} + 1u')};"
+    return [f"    else {{ {vector}.x = {_one(name, dtype, at)}; {second} }}"]
+
+
+def _two_blocks(vectors: list[str], loads: list[str], stores: list[str], *, pairs: bool) -> list[str]:
+    """Return the code of one block or two, of fours or of two pairs, the loads of both before the stores.
+
+    Halves alone are few bytes a load.
+    """
     lines = [f"void take({', '.join(['uint i', *(f'out {v}' for v in vectors)])}) {{", *loads, "}"]
     lines += [f"void put({', '.join(['uint i', *vectors])}) {{", *stores, "}", "void main() {"]
-    lines += ["    uint i = (group_number() * 256u * BLOCKS + gl_LocalInvocationID.x) * 4u;", "    uint j = i + 1024u;"]
-    lines += ["    if (i >= push.g[0]) return;", "    bool two = BLOCKS > 1u && j < push.g[0];"]
+    blocks, each = ("2u", 2) if pairs else ("BLOCKS", 4)
+    lines += [f"    uint i = (group_number() * 256u * {blocks} + gl_LocalInvocationID.x) * {each}u;"]
+    lines += [f"    uint j = i + {256 * each}u;", "    if (i >= push.g[0]) return;"]
+    lines += [f"    bool two = {blocks} > 1u && j < push.g[0];"]
     for block in "ij":
         lines += [f"    {v.replace(' v', f' {block}')};" for v in vectors]
     for call in ("take", "put"):

@@ -45,6 +45,18 @@ layout(set = 0, binding = {binding}, std430) readonly buffer {name}_Words4 {{ uv
         if (n > 3u) v.w = {name}_raw(i + 3u);
     }}
     return v;
+}}
+{vector} {name}_pair(uint i, uint n) {{
+    {vector} v = {vector}(0);
+    if ({name}_WIDE && n > 1u) {{
+        uvec4 words = {name}_word4[i >> 1];
+        v.x = {type}_of(words.xy);
+        v.y = {type}_of(words.zw);
+    }} else {{
+        if (n > 0u) v.x = {name}_raw(i);
+        if (n > 1u) v.y = {name}_raw(i + 1u);
+    }}
+    return v;
 }}"""
 LONG_OUT: Final = """\
 layout(set = 0, binding = {binding}, std430) buffer {name}_Words {{ uint {name}_word[]; }};
@@ -63,6 +75,14 @@ void {name}_store4(uint i, uint n, {vector} v) {{
         if (n > 1u) {name}_put(i + 1u, v.y);
         if (n > 2u) {name}_put(i + 2u, v.z);
         if (n > 3u) {name}_put(i + 3u, v.w);
+    }}
+}}
+void {name}_store2(uint i, uint n, {vector} v) {{
+    if ({name}_WIDE && n > 1u) {{
+        {name}_word4[i >> 1] = uvec4(words_of(v.x), words_of(v.y));
+    }} else {{
+        if (n > 0u) {name}_put(i, v.x);
+        if (n > 1u) {name}_put(i + 1u, v.y);
     }}
 }}"""
 

@@ -28,7 +28,7 @@ _SMALL: Final = 4  # elements: operands that no binding holds are copied aside
 
 
 def run(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None]) -> list[Array]:
-    """Run an operation and return its results; by the plan of an earlier call where there is one.
+    """Run an operation and return its results, by the plan of an earlier call where there is one.
 
     Args:
         operation: what it is.
@@ -39,6 +39,16 @@ def run(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array 
         InvalidUsageError: not arrays or numbers, closed arrays, arrays of several devices; shapes that do not fit; a
             wrong ``out``, or one that shares memory with an operand without being that operand.
         UnsupportedError: types that devices do not compute.
+    """
+    done = kept(operation, operands, outs)
+    return _long_way(operation, operands, outs) if done is None else done
+
+
+def kept(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None]) -> list[Array] | None:
+    """Run an operation as :func:`run` does, by the plan of an earlier call; None, and nothing done, where none serves.
+
+    Raises:
+        InvalidUsageError: a number that its type does not hold.
     """
     if 0 < len(operands) <= _FEW and len(outs) == 1:
         quick = _quick(operation, operands, outs[0])
@@ -60,12 +70,17 @@ def run(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array 
         device = arrays[0].device
         plan = device.plans.known.get(tuple(key))
     except (AttributeError, TypeError, IndexError):  # not arrays: the long way says so
-        plan = None
-    if plan is not None:
-        done: list[Array] | None = plan.apply(device, arrays, outs, plan.words(numbers) if numbers else b"")
-        if done is not None:
-            return done
-    return _long_way(operation, operands, outs, tuple(key))
+        return None
+    if plan is None:
+        return None
+    done: list[Array] | None = plan.apply(device, arrays, outs, plan.words(numbers) if numbers else b"")
+    return done
+
+
+def key_of(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None]) -> tuple[Any, ...]:
+    """Return what :func:`kept` finds the plan of a checked call by."""
+    given = [form_of(operand) if isinstance(operand, Array) else type(operand) for operand in operands]
+    return (operation.key, *given, *(None if out is None else form_of(out) for out in outs))
 
 
 def _quick(operation: Operation, operands: Sequence[Operand], out: Array | None) -> Array | None:
@@ -87,9 +102,7 @@ def _quick(operation: Operation, operands: Sequence[Operand], out: Array | None)
     return None if plan is None else plan.single(a, out, plan.words((number,)), in_place=True)
 
 
-def _long_way(
-    operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None], key: tuple[Any, ...]
-) -> list[Array]:
+def _long_way(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None]) -> list[Array]:
     """Check everything, and run."""
     arrays = check_operands(operation.name, operands, outs)
     meaning = operation.meaning(operands)
@@ -102,7 +115,7 @@ def _long_way(
         made.append(device.empty(shape, dtype) if out is None else out)
     Words(meaning.kind, meaning.types, operands)  # refuses numbers that do not fit
     if made[0].size:
-        launch(operation, meaning, operands, made, key=key)
+        launch(operation, meaning, operands, made, key=key_of(operation, operands, outs))
     return made
 
 
@@ -133,6 +146,19 @@ def check_operands(name: str, operands: Sequence[Operand], outs: Sequence[Array 
     for array in arrays:
         array.check_sound()
     return arrays
+
+
+def result_of(name: str, arrays: Sequence[Array], dtype: str, out: Array | None) -> Array:
+    """Return where the only result of checked arrays goes: ``out``, or a new array.
+
+    Raises:
+        InvalidUsageError: shapes that do not fit, or an ``out`` that does not.
+    """
+    shape = broadcast_shape(*(array.shape for array in arrays))
+    if out is None:
+        return arrays[0].device.empty(shape, dtype)
+    _check_out(name, out, shape, dtype, arrays, ())
+    return out
 
 
 def _check_out(

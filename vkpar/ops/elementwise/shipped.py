@@ -12,10 +12,12 @@ from vkpar.abi.elementwise import Specialized
 from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
 from vkpar.errors import UnsupportedError
+from vkpar.ops.call.call import Call, repeat
+from vkpar.ops.call.call import key_of as call_key
 from vkpar.ops.call.checks import NARROW, advice
 from vkpar.ops.elementwise.expressions import BOOL, FLOATS, INTEGERS, LONG
 from vkpar.ops.elementwise.kinds import TILE, WORDS, KernelTypes
-from vkpar.ops.elementwise.run import check_operands, computed, run
+from vkpar.ops.elementwise.run import check_operands, computed, kept, key_of, launch, result_of, run
 from vkpar.ops.elementwise.table import BUILTINS, Builtin, kind_of
 from vkpar.ops.elementwise.ways import LongNumberError, Meaning, Operand
 
@@ -52,9 +54,18 @@ class Shipped:
         self.name = shown or name.removeprefix("long_")
         self.key: Hashable = f"each {name}"
         self._builtin: Builtin = BUILTINS[name]
+        self._recipe = f"converted {self.name}"
 
     def __call__(self, *operands: Operand, out: Array | None = None) -> Array:
         """Run it on arrays and numbers; integers that meet floats are converted first."""
+        try:
+            done = kept(self, operands, (out,))
+        except LongNumberError:  # no word holds it, unlike that of the earlier call
+            done = None
+        if done is None and len({getattr(operand, "dtype", None) for operand in operands}) > 1:
+            done = repeat(self._recipe, operands, (out,), in_place=True)
+        if done is not None:
+            return done[0]
         if any(getattr(operand, "dtype", None) in LONG for operand in operands):
             return self._long(operands, out)
         try:
@@ -73,34 +84,67 @@ class Shipped:
         arrays = check_operands(self.name, operands, (out,))
         valued = [a for a in operands[self._masks :] if isinstance(a, Array)]
         met = _meet(self.name, valued, [number for number in operands[self._masks :] if not isinstance(number, Array)])
-        for array in arrays:
-            check_long(self.name, array.device, array.dtype)
-        convert = operations["cast"]
-        given = [
-            convert(a, met if number >= self._masks else "bool")
-            if isinstance(a, Array) and a.dtype != (met if number >= self._masks else "bool")
-            else a
-            for number, a in enumerate(operands)
-        ]
+        for dtype in (*(array.dtype for array in arrays), dtypes.resolve(met)):
+            check_long(self.name, arrays[0].device, dtype)
+        types = [met if number >= self._masks else "bool" for number in range(len(operands))]
         if met not in LONG:
-            return self(*given, out=out)
+            return self._converted(self, operands, types, out)
         try:
-            return run(long, given, (out,))[0]
+            if any(isinstance(a, Array) and a.dtype != dtype for a, dtype in zip(operands, types, strict=True)):
+                return self._converted(long, operands, types, out)
+            made = run(long, operands, (out,))[0]
         except LongNumberError:  # no word holds it: an array of one element does
             device = arrays[0].device
-            wide = [a if isinstance(a, Array) else device.array(a, met) for a in given]
-        return run(long, wide, (out,))[0]
+            wide = [a if isinstance(a, Array) else device.array(a, met) for a in operands]
+            return self._converted(long, wide, types, out)
+        plans = arrays[0].device.plans
+        plan = plans.known.get(key_of(long, operands, (out,)))  # none where some were converted
+        if plan is not None:
+            plans.keep(key_of(self, operands, (out,)), plan)
+        return made
 
     def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
         """Run it on integers that meet floats, or each other."""
-        convert = operations["cast"]
-        converted = [
-            convert(operand, mixed.result)
-            if number >= self._masks and isinstance(operand, Array) and not operand.dtype.is_float
-            else operand
-            for number, operand in enumerate(operands)
+        if mixed.result in LONG and f"long_{self._builtin.name}" in SHIPPED:
+            return self._long(operands, out)
+        types = [
+            mixed.result if number >= self._masks and isinstance(a, Array) and not a.dtype.is_float else None
+            for number, a in enumerate(operands)
         ]
-        return self(*converted, out=out)
+        return self._converted(self, operands, types, out)
+
+    def _converted(
+        self, chosen: Shipped, operands: Sequence[Operand], types: Sequence[str | None], out: Array | None
+    ) -> Array:
+        """Run ``chosen`` on arrays that are converted to ``types`` first, None for those that stay; kept as a recipe.
+
+        With numbers, which recipes do not take, the conversions and the operation are kept each for itself.
+        """
+        if not all(isinstance(a, Array) for a in operands):
+            convert = operations["cast"]
+            given = [
+                convert(a, dtype) if isinstance(a, Array) and dtype not in (None, a.dtype) else a
+                for a, dtype in zip(operands, types, strict=True)
+            ]
+            return run(chosen, given, (out,))[0]
+        arrays = check_operands(self.name, operands, (out,))
+        dtypes_of = [
+            a.dtype if dtype is None else dtypes.resolve(dtype) for a, dtype in zip(arrays, types, strict=True)
+        ]
+        device = arrays[0].device
+        meaning = chosen.meaning([device.empty(0, dtype) for dtype in dtypes_of])
+        made = result_of(self.name, arrays, meaning.results[0], out)
+        if not made.size:
+            return made
+        call = Call(self.name, call_key(self._recipe, arrays, (out,)), arrays, (made,))
+        given = []
+        for a, dtype in zip(call.operands, dtypes_of, strict=True):
+            given.append(a if a.dtype == dtype else call.temporary(a.shape, dtype))
+            if given[-1] is not a and a.size:
+                operations["cast_in"](call, a, given[-1])
+        launch(chosen, meaning, given, call.results, call=call)
+        call.keep()
+        return made
 
     @property
     def _masks(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Final
 
+from vkpar import dtypes
 from vkpar.abi import reduce as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
@@ -12,12 +13,12 @@ from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.recipes import landed
-from vkpar.ops.call import kept
+from vkpar.ops.call import kept, landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.call.makes import make_of
 from vkpar.ops.call.work import has_warps
-from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.cast import cast, cast_in
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.elementwise.ways import binding
@@ -74,19 +75,56 @@ def cumprod(a: Array, axis: int | None = None, *, out: Array | None = None) -> A
 
 
 def _along(name: str, a: Array, axis: int | None, out: Array | None) -> Array:
-    a, axis = checked(name, a, axis, out)
-    a = cast(a, widened(a)) if a.dtype.name in NARROW else a
+    done = repeat(name, (a,), (out,), axis)
+    if done is not None:
+        return done[0]
+    given = a
+    a, at = checked(name, a, axis, out)
+    dtype = dtypes.resolve(widened(a)) if a.dtype.name in NARROW else a.dtype
     if out is not None:
-        check_out(name, out, a.shape, a.dtype)
-        check_overlap(name, out, a, in_place=False)
+        check_out(name, out, a.shape, dtype)
+        check_overlap(name, out, given, in_place=False)
+    made = a.device.empty(a.shape, dtype) if out is None else out
     if not a.size:
-        return a.copy() if out is None else out
-    rows = lying_last(a, axis)
-    shape = (-1, rows.shape[-1])
-    direct = out is not None and out.is_contiguous and out.dtype == rows.dtype and axis == a.ndim - 1
-    target = out.reshape(shape) if out is not None and direct else None
-    made = scanned(name, rows.reshape(shape), target, product=name == "cumprod")
-    return out if out is not None and direct else back(name, made.reshape(rows.shape), a, axis, out)
+        return made
+    key = key_of(name, (given,), (out,), axis) if isinstance(axis, int | None) else None
+    call = Call(name, key, (given,), (made,))
+    _record(call, a, at, product=name == "cumprod")
+    call.keep()
+    return made
+
+
+def _record(call: Call, a: Array, axis: int, *, product: bool) -> None:
+    """Record the running sums of ``a``, the call's operand or all of it as one row, along an axis."""
+    operand, result = call.operands[0], call.results[0]
+    if a.ndim == operand.ndim:
+        source = operand
+    elif operand.is_contiguous:
+        source = call.view(operand, operand.reshape(-1))
+    else:
+        packed = landing.packed(call, operand)
+        source = call.view(packed, packed.reshape(-1))
+    order = (*(n for n in range(a.ndim) if n != axis), axis)
+    turned = order != tuple(range(a.ndim))
+    if turned:
+        source = call.view(source, source.transpose(order))
+    source = landing.packed(call, source)
+    wide = dtypes.float32 if result.dtype.itemsize < 4 else result.dtype
+    if source.dtype != wide:
+        converted = call.temporary(source.shape, wide)
+        cast_in(call, source, converted)
+        source = converted
+    direct = not turned and wide == result.dtype and result.is_contiguous
+    target = result if direct else call.temporary(source.shape, wide)
+    rows = (-1, source.shape[-1])
+    scan(call, call.view(source, source.reshape(rows)), call.view(target, target.reshape(rows)), product=product)
+    if turned:
+        if wide != result.dtype:
+            halves = call.temporary(source.shape, result.dtype)
+            call.convert(target, halves)
+            target = halves
+        target = call.view(target, target.transpose([order.index(n) for n in range(a.ndim)]))
+    landing.land(call, target, result)
 
 
 def checked(name: str, a: Array, axis: int | None, out: Array | None = None) -> tuple[Array, int]:
@@ -132,18 +170,6 @@ def back(name: str, made: Array, a: Array, axis: int, out: Array | None, dtype: 
     if made.dtype != dtype:
         return cast(made, dtype, out=out)
     return made.contiguous() if out is None else landed(name, made, out, a)
-
-
-def scanned(name: str, rows: Array, out: Array | None = None, *, product: bool = False) -> Array:
-    """Return the running sums of rows that lie side by side, of 32 or 64 bits, in new rows or in others."""
-    done = repeat(name, (rows,), (out,))
-    if done is not None:
-        return done[0]
-    made = rows.device.empty(rows.shape, rows.dtype) if out is None else out
-    call = Call(name, key_of(name, (rows,), (out,)), (rows,), (made,))
-    scan(call, call.operands[0], call.results[0], product=product)
-    call.keep()
-    return made
 
 
 def where_ones_lie(name: str, flags: Array) -> Array:

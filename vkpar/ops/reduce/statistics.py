@@ -12,13 +12,15 @@ from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
+from vkpar.ops.call.call import key_of
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import abs as absolute
-from vkpar.ops.elementwise.functions import divide, exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
-from vkpar.ops.elementwise.shipped import SHIPPED, check_long
+from vkpar.ops.elementwise.functions import exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
+from vkpar.ops.elementwise.shipped import check_long
+from vkpar.ops.reduce import counting
 from vkpar.ops.reduce.long import halved
 from vkpar.ops.reduce.reductions import Axis, again, axes_of
 from vkpar.ops.reduce.reductions import max as greatest
@@ -27,54 +29,6 @@ from vkpar.ops.reduce.reductions import sum as total
 
 _BOOL = dtypes.resolve("bool")
 _EXTREMES = {"max": greatest, "min": least}
-
-
-def var(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, out: Array | None = None) -> Array:
-    """Return the variances of elements along axes: the means of squared distances from the mean.
-
-    They are made in float32 whatever stores the elements, of distances from the mean, and rounded once. With n terms,
-    D as :func:`sum` has it and m the largest magnitude, the error is at most (D + 5) * 2^-23 * variance +
-    ((D + 3) * 2^-23 * m)^2.
-
-    Args:
-        a: float32, float16, bfloat16, int32 or uint32, of any shape.
-        axis: an axis, several, or None for all.
-        keepdims: reduced axes stay, with length 1.
-        ddof: the divisor is the number of terms less this; where that is not above 0 the result is NaN or infinity.
-        out: where the result goes, of its shape, of ``a``'s type (float32 of integers), sharing no memory with ``a``.
-
-    Raises:
-        InvalidUsageError: not an array, a closed one; no such axis, or one named twice; a wrong ``out``.
-        UnsupportedError: a type that devices do not compute, such as float64.
-
-    Examples:
-        >>> float(vkpar.var(device.array([1.0, 2.0, 3.0, 4.0])))
-        1.25
-    """
-
-    def made(floats: Array, axes: tuple[int, ...]) -> Array:
-        count = math.prod(floats.shape[each] for each in axes)
-        middle = divide(total(floats, axes, True), float(max(count, 1)))
-        away = SHIPPED["squared_distance"](floats, middle)
-        return divide(total(away, axes, keepdims), float(max(count - ddof, 0)))
-
-    return _of_floats("var", a, axis, keepdims, out, made, math.nan)
-
-
-def std(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, out: Array | None = None) -> Array:
-    """Return the standard deviations of elements along axes: the roots of what :func:`var` gives.
-
-    Arguments and errors are those of :func:`var`.
-
-    Examples:
-        >>> float(vkpar.std(device.array([1.0, 3.0])))
-        1.0
-    """
-
-    def made(floats: Array, axes: tuple[int, ...]) -> Array:
-        return sqrt(var(floats, axes, keepdims, ddof=ddof))
-
-    return _of_floats("std", a, axis, keepdims, out, made, math.nan)
 
 
 def norm(
@@ -114,7 +68,7 @@ def norm(
             return total(sizes, axes, keepdims)
         return pow(total(pow(sizes, float(power)), axes, keepdims), 1.0 / power)
 
-    return _of_floats("norm", a, axis, keepdims, out, made, None if math.isinf(power) else 0.0)
+    return of_floats("norm", a, axis, keepdims, out, made, None if math.isinf(power) else 0.0)
 
 
 def logsumexp(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
@@ -133,7 +87,7 @@ def logsumexp(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array
         sums = total(exp(subtract(floats, top)), axes, keepdims)
         return add(log(sums), top.reshape(sums.shape))
 
-    return _of_floats("logsumexp", a, axis, keepdims, out, made, -math.inf)
+    return of_floats("logsumexp", a, axis, keepdims, out, made, -math.inf)
 
 
 def prod(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
@@ -149,7 +103,7 @@ def prod(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | No
         24.0
     """
     a = cast(a, widened(a)) if isinstance(a, Array) and a.dtype.name in NARROW else a
-    axes, shape = _checked("prod", a, axis, keepdims, out, getattr(a, "dtype", dtypes.float32))
+    axes, shape = checked("prod", a, axis, keepdims, out, getattr(a, "dtype", dtypes.float32))
     if not math.prod(a.shape[axis] for axis in axes) or not a.size:
         return _landed(full(a.device, shape, 1, a.dtype), out, a.dtype)
     parts = cast(a, "float32") if a.dtype.name in FLOATS else a
@@ -189,9 +143,17 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
         >>> int(vkpar.count_nonzero(device.array([0, 2, 3])))
         2
     """
-    _, shape = _checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
+    done = again("count_nonzero", a, axis, keepdims, out)
+    if done is not None:
+        return done
+    axes, shape = checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
     if not a.size:
         return _landed(full(a.device, shape, 0, "uint32"), out, dtypes.uint32)
+    if counting.takes(a):
+        made = a.device.empty(shape, "uint32") if out is None else out
+        key = key_of("count_nonzero", (a,), (out,), axis, bool(keepdims))
+        if counting.count(key, a, frozenset(axes), made):
+            return made
     truths = a if a.dtype == _BOOL else not_equal(a, 0)
     found = total(truths, axis, keepdims, out=None if out is None else out.view("int32"))  # bits of uint32 as well
     return found.view("uint32") if out is None else out
@@ -203,7 +165,7 @@ def _of_truth(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None
     if done is not None:
         return done
     reduce = _EXTREMES[extreme]
-    axes, shape = _checked(name, a, axis, keepdims, out, _BOOL)
+    axes, shape = checked(name, a, axis, keepdims, out, _BOOL)
     if not a.size:
         return _landed(full(a.device, shape, nothing, _BOOL), out, _BOOL)
     if not a.dtype.is_float and a.dtype != _BOOL:  # the extremes of unsigned numbers tell
@@ -212,7 +174,7 @@ def _of_truth(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None
     return reduce(a if a.dtype == _BOOL else not_equal(a, 0), axis, keepdims, out=out)
 
 
-def _of_floats(
+def of_floats(
     name: str,
     a: Array,
     axis: Axis,
@@ -223,7 +185,7 @@ def _of_floats(
 ) -> Array:
     """Return what ``made`` makes of float32 elements and axes, in the right type."""
     dtype = a.dtype if isinstance(a, Array) and a.dtype.name in FLOATS else dtypes.float32
-    axes, shape = _checked(name, a, axis, keepdims, out, dtype)
+    axes, shape = checked(name, a, axis, keepdims, out, dtype)
     count = math.prod(a.shape[each] for each in axes)
     if not count and nothing is None:
         raise InvalidUsageError(f"{name} of no elements: a has shape {a.shape}")
@@ -232,7 +194,7 @@ def _of_floats(
     return _landed(made(a if a.dtype == "float32" else cast(a, "float32"), axes), out, dtype)
 
 
-def _checked(
+def checked(
     name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, dtype: DType
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the axes, counted from 0, and the shape of the result."""
@@ -258,4 +220,4 @@ def _landed(made: Array, out: Array | None, dtype: Any) -> Array:
     return out
 
 
-operations.update(var=var, std=std, prod=prod, any=any, all=all)
+operations.update(prod=prod, any=any, all=all)

@@ -26,7 +26,8 @@ _COLUMN_LANES: Final = 16
 _WANTED: Final = 1 << 17  # invocations of a launch, as far as each has four units
 _MOST_COUNTERS: Final = 1 << 20
 _TURNS: Final = (4, 32)  # units of an invocation: at least and at most
-_OPS: Final = {"sum": 0, "max": 1, "min": 2}
+_OPS: Final = {"sum": 0, "max": 1, "min": 2, "count": 5, "count of floats": 6}
+_COUNTS: Final = ("count", "count of floats")  # of those that are not 0
 _TRUTHS: Final = {"sum": 0, "max": 3, "min": 4}
 _KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
 _W64_GROUP: Final = 64
@@ -83,17 +84,19 @@ def reduced(call: Call, name: str, a: Array, groups: Groups, target: Array) -> t
 
     Args:
         call: that it is a part of.
-        name: ``sum``, ``max`` or ``min``.
+        name: ``sum``, ``max`` or ``min``; ``count`` or ``count of floats`` of unsigned bits, also of 32, but not
+            where :func:`w64` says that parts are no two invocations'.
         a: elements of 8, 16 or 64 bits, an array of the call; those of fewer than 32 come to int32 or uint32.
         groups: the sizes of its axes, neighbours of one kind as one, and which are reduced.
         target: contiguous, for the results in the order of the axes that are kept.
     """
-    while reads_units(a.device) and a.is_contiguous and (a.dtype.itemsize < 4 or a.dtype.name in LONG):
+    while reads_units(a.device) and a.is_contiguous and (a.dtype.itemsize != 4 or name in _COUNTS):
         at = max((index for index, (_, gone) in enumerate(groups) if gone), default=None)
         made = None if at is None else _once(call, name, a, groups, at, target)
         if made is None or at is None:
             break
         a, parts = made
+        name = "sum" if name in _COUNTS else name
         groups = [*groups[:at], *([(parts, True)] if parts > 1 else []), *groups[at + 1 :]]
     return a, groups
 
