@@ -19,7 +19,6 @@ import vkpar
 from vkpar.bench.commands import whole
 
 _COUNT = 1 << 24
-_NARROW_NBYTES = 64 << 20
 _ROWS, _VOCABULARY, _K = 256, 32_000, 64
 _IMAGES, _SIDE, _CHANNELS = 16, 56, (64, 128, 256)
 _CALLS = 20
@@ -44,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; return 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="0", help="a selector of one device, the GPU that torch calls cuda:0")
+    parser.add_argument(
+        "--mib", type=whole(1), nargs="+", default=[64, 256], help="sizes of arrays of whole numbers and of truth"
+    )
     parser.add_argument("--repeat", type=whole(1), default=7, metavar="N", help="measure so often, take the median")
     given = parser.parse_args(arguments)
     common.need("torch", "pip install torch")
@@ -51,23 +53,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     with vkpar.open_devices(given.device)[0] as device:
         print(f"# vkpar {vkpar.__version__}, torch {torch.__version__} on {device.name}: medians")
-        print("#operation                  vkpar us  torch us    v/t   copy")
+        print("#operation                      vkpar us  torch us    v/t   copy")
         copy = 0.0
-        for case in _cases(device, torch):
+        for case in _cases(device, torch, given.mib):
             ours = common.risen_us(case.ours, _CALLS, device.synchronize, given.repeat)
             theirs = common.risen_us(case.theirs, _CALLS, torch.cuda.synchronize, given.repeat)
             copy = copy or case.nbytes / min(ours, theirs)  # the first case
             share = case.nbytes / ours / copy
-            print(f" {case.name:26s} {ours:8.1f}  {theirs:8.1f} {ours / theirs:6.2f} {share:6.2f}", flush=True)
+            print(f" {case.name:30s} {ours:8.1f}  {theirs:8.1f} {ours / theirs:6.2f} {share:6.2f}", flush=True)
     return 0
 
 
-def _cases(device: vkpar.Device, torch: Any) -> Iterator[Case]:
+def _cases(device: vkpar.Device, torch: Any, sizes: Sequence[int]) -> Iterator[Case]:
     """Yield the operations, a copy first."""
     yield from _orders(device, torch)
     yield from _convolutions(device, torch)
-    for name in ("uint8", "int64", "bool"):
-        yield from _narrow(device, torch, name)
+    for mib in sizes:
+        for name in ("uint8", "int64", "bool"):
+            yield from _narrow(device, torch, name, mib)
 
 
 def _orders(device: vkpar.Device, torch: Any) -> Iterator[Case]:
@@ -106,25 +109,25 @@ def _convolutions(device: vkpar.Device, torch: Any) -> Iterator[Case]:
         )
 
 
-def _narrow(device: vkpar.Device, torch: Any, name: str) -> Iterator[Case]:
-    """Yield what reads and writes whole numbers, or truth, at memory's rate."""
+def _narrow(device: vkpar.Device, torch: Any, name: str, mib: int) -> Iterator[Case]:
+    """Yield what reads and writes whole numbers, or truth, at memory's rate, in arrays of some MiB."""
     dtype = np.dtype(name)
-    values = np.random.default_rng(2).integers(0, 2, _NARROW_NBYTES // dtype.itemsize).astype(dtype)
+    values = np.random.default_rng(2).integers(0, 2, (mib << 20) // dtype.itemsize).astype(dtype)
     a, b = device.array(values), device.array(values[::-1])
     ta, tb = torch.from_numpy(values).cuda(), torch.from_numpy(values[::-1].copy()).cuda()
     nbytes = values.nbytes
+    label = f"{name}, {mib} MiB"
     if name == "bool":
-        yield Case("logical_and, bool", 3 * nbytes, lambda: vkpar.logical_and(a, b), lambda: torch.logical_and(ta, tb))
-        yield Case("any, bool", nbytes, lambda: vkpar.any(a), lambda: torch.any(ta))
-        yield Case("count_nonzero, bool", nbytes, lambda: vkpar.count_nonzero(a), lambda: torch.count_nonzero(ta))
-        yield Case("sum, bool", nbytes, lambda: vkpar.sum(a), lambda: torch.sum(ta))
-        return
-    yield Case(f"add, {name}", 3 * nbytes, lambda: vkpar.add(a, b), lambda: torch.add(ta, tb))
-    yield Case(f"maximum, {name}", 3 * nbytes, lambda: vkpar.maximum(a, b), lambda: torch.maximum(ta, tb))
-    yield Case(f"sum, {name}", nbytes, lambda: vkpar.sum(a), lambda: torch.sum(ta))
-    yield Case(f"max, {name}", nbytes, lambda: vkpar.max(a), lambda: torch.max(ta))
-    name = f"count_nonzero, {name}"
-    yield Case(name, nbytes, lambda: vkpar.count_nonzero(a), lambda: torch.count_nonzero(ta))
+        yield Case(
+            f"logical_and, {label}", 3 * nbytes, lambda: vkpar.logical_and(a, b), lambda: torch.logical_and(ta, tb)
+        )
+        yield Case(f"any, {label}", nbytes, lambda: vkpar.any(a), lambda: torch.any(ta))
+    else:
+        yield Case(f"add, {label}", 3 * nbytes, lambda: vkpar.add(a, b), lambda: torch.add(ta, tb))
+        yield Case(f"maximum, {label}", 3 * nbytes, lambda: vkpar.maximum(a, b), lambda: torch.maximum(ta, tb))
+        yield Case(f"max, {label}", nbytes, lambda: vkpar.max(a), lambda: torch.max(ta))
+    yield Case(f"sum, {label}", nbytes, lambda: vkpar.sum(a), lambda: torch.sum(ta))
+    yield Case(f"count_nonzero, {label}", nbytes, lambda: vkpar.count_nonzero(a), lambda: torch.count_nonzero(ta))
 
 
 if __name__ == "__main__":
