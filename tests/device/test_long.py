@@ -10,6 +10,7 @@ import pytest
 
 import vkpar
 from vkpar.errors import UnsupportedError
+from vkpar.ops.elementwise.shipped import Shipped
 
 LONG = ("int64", "uint64", "float64")
 Host = np.ndarray[Any, np.dtype[Any]]
@@ -151,6 +152,25 @@ def test_types_that_meet_are_converted_in_a_recipe(device: vkpar.Device, rng: np
                 target = device.array(a)
                 np.testing.assert_array_equal(vkpar.add(target, y, out=target).numpy(), (a + b).astype(first))
         assert vkpar.add(x[:0], y).shape == (0, 5)
+
+
+def test_repeated_calls_go_the_short_way(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(first, second) for first, second in (("int64", "int64"), ("float64", "float64"), ("uint8", "int64"))]
+    pairs = [pair for pair in pairs if all(computes(device, name) for name in pair if name in LONG)]
+    pairs.append(("int32", "float32"))
+    for first, second in pairs:
+        x, y = device.array([1, 2, 3], first), device.array([3, 2, 1], second)
+        mask = x < y
+        for _ in range(2):  # the first calls find no plan
+            made = [x + y, vkpar.maximum(x, y), x < y, vkpar.where(mask, x, y)]
+            assert [each.tolist() for each in made] == [[4, 4, 4], [3, 2, 3], [True, False, False], [1, 2, 1]]
+            monkeypatch.setattr(Shipped, "_long", _long_way)
+            monkeypatch.setattr(Shipped, "_mixed", _long_way)
+        monkeypatch.undo()
+
+
+def _long_way(*given: Any) -> Any:
+    raise AssertionError("a repeated call went the long way")
 
 
 @pytest.mark.parametrize("dtype", LONG)
