@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import vkpar
 from vkpar.errors import UnsupportedError
+from vkpar.ops.elementwise.shipped import Shipped
 
 LONG = ("int64", "uint64", "float64")
 Host = np.ndarray[Any, np.dtype[Any]]
@@ -124,6 +126,60 @@ def test_types_that_meet_in_64_bits(device: vkpar.Device) -> None:
         assert long.astype("float32").tolist() == [np.float32(0.1)]
     with pytest.raises(UnsupportedError, match="divide computes float64"):
         wide / 2
+
+
+def test_types_that_meet_are_converted_in_a_recipe(device: vkpar.Device, rng: np.random.Generator) -> None:
+    """Twice each, in place where the result has an operand's form, and in a graph; exact data."""
+    names = [
+        name
+        for name in ("uint8", "int32", "int64", "float64", "float16")
+        if name[-2:] != "64" or computes(device, name)
+    ]
+    for first, second in itertools.permutations(names, 2):
+        a, b = rng.integers(0, 9, (6, 5)).astype(first), rng.integers(1, 9, 5).astype(second)
+        x, y = device.array(a), device.array(b)
+        for name in ("add", "maximum", "less"):
+            want = getattr(np, name)(a.astype(np.float64), b.astype(np.float64))
+            ours = getattr(vkpar, name)
+            with vkpar.capture(device) as graph:
+                recorded = ours(x, y)
+            graph.launch()
+            for got in (ours(x, y), ours(x, y), recorded):
+                np.testing.assert_array_equal(got.numpy().astype(np.float64), want)
+            graph.close()
+        if vkpar.add(x, y).dtype == first:
+            for _ in range(2):
+                target = device.array(a)
+                np.testing.assert_array_equal(vkpar.add(target, y, out=target).numpy(), (a + b).astype(first))
+        assert vkpar.add(x[:0], y).shape == (0, 5)
+
+
+def test_repeated_calls_go_the_short_way(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(first, second) for first, second in (("int64", "int64"), ("float64", "float64"), ("uint8", "int64"))]
+    pairs = [pair for pair in pairs if all(computes(device, name) for name in pair if name in LONG)]
+    pairs.append(("int32", "float32"))
+    for first, second in pairs:
+        x, y = device.array([1, 2, 3], first), device.array([3, 2, 1], second)
+        mask = x < y
+        for _ in range(2):  # the first calls find no plan
+            made = [x + y, vkpar.maximum(x, y), x < y, vkpar.where(mask, x, y)]
+            assert [each.tolist() for each in made] == [[4, 4, 4], [3, 2, 3], [True, False, False], [1, 2, 1]]
+            monkeypatch.setattr(Shipped, "_long", _long_way)
+            monkeypatch.setattr(Shipped, "_mixed", _long_way)
+        monkeypatch.undo()
+
+
+def _long_way(*given: Any) -> Any:
+    raise AssertionError("a repeated call went the long way")
+
+
+@pytest.mark.parametrize("dtype", LONG)
+def test_numbers_that_no_word_holds_follow_those_that_one_does(device: vkpar.Device, dtype: str) -> None:
+    if not computes(device, dtype):
+        pytest.skip(f"{device} does not compute {dtype}")
+    x = device.array([1, 2, 3], dtype)
+    for number in (5, 6, 1 << 40, 7, (1 << 40) + 1):
+        assert (x + number).tolist() == [1 + number, 2 + number, 3 + number]
 
 
 def floats(rng: np.random.Generator) -> Host:

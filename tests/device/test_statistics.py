@@ -18,6 +18,7 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.ops.call import call
 from vkpar.ops.call.kept import counters
 from vkpar.ops.reduce import cpu, scans
 from vkpar.testing import U
@@ -75,6 +76,55 @@ def test_statistics(device: vkpar.Device, rng: np.random.Generator, dtype: str) 
             want = np.log(np.exp(x64).sum(axis, keepdims=keepdims))
             got = vkpar.logsumexp(x, axis, keepdims).numpy()
             assert (np.abs(got - want) <= (d + 40) * U * (1 + np.abs(want))).all()
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_moments_of_rows_are_one_dispatch(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, gpu: bool
+) -> None:
+    """By the layout of GPUs, which keep rows of up to 4,096 elements, and by that of CPU drivers."""
+    if gpu:
+        monkeypatch.setattr(cpu, "row_spread", lambda *given: None)
+    device.plans.recipes.clear()  # those of the other layout
+    found: list[str] = []
+    dispatch = call.Call.dispatch
+    monkeypatch.setattr(call.Call, "dispatch", lambda *given, **how: found.append(given[1]) or dispatch(*given, **how))
+    for shape, axis in (((3, 1000), 1), ((5, 4096), -1), ((2, 2, 8192), (1, 2)), ((7, 37), 1)):
+        a = (rng.standard_normal(shape) + 100).astype(np.float32)
+        x, a64 = device.array(a), a.astype(np.float64)
+        want = a64.var(axis, ddof=1)
+        d = additions(a.size // want.size) / 3  # of one axis
+        far = ((d + 3) * 2.0**-23 * np.abs(a64).max()) ** 2
+        found.clear()
+        got = vkpar.var(x, axis, ddof=1).numpy()
+        assert len(found) == 1
+        assert (np.abs(got - want) <= (d + 5) * 2.0**-23 * want + far).all()
+        for _ in range(2):  # as a call and by its recipe
+            root = vkpar.std(x, axis, ddof=1).numpy()
+            np.testing.assert_allclose(root, np.sqrt(got.astype(np.float64)), rtol=2.0**-22)
+        assert len(found) == 2
+
+
+def test_running_sums_of_rows_of_any_length(device: vkpar.Device, rng: np.random.Generator) -> None:
+    """Lanes of work-groups of 32 have parts that begin at fours, or do not."""
+    for count in (4, 132, 148, 224, 256, 720, 1000, 2500, 4000, 4092, 4096, 4100):
+        a = rng.integers(-9, 9, (2, count)).astype(np.int32)
+        np.testing.assert_array_equal(vkpar.cumsum(device.array(a), 1).numpy(), a.cumsum(1))
+
+
+def test_cumsum_is_kept(device: vkpar.Device, rng: np.random.Generator) -> None:
+    """Along any axis, of views, into arrays whose elements lie apart; exact data."""
+    for dtype in ("bool", "int16", "int32", "float16", "float32"):
+        a = rng.integers(0, 2, (3, 40, 6)).astype(dtype)
+        for x, host in ((device.array(a), a), (device.array(a).T, a.T), (device.array(a)[1:, ::2], a[1:, ::2])):
+            for axis in (None, 0, 1, 2):
+                want = host.cumsum(axis, np.float64)
+                made = vkpar.cumsum(x, axis)
+                out = device.zeros((*want.shape, 2), made.dtype)[..., 1]
+                for _ in range(2):
+                    np.testing.assert_array_equal(vkpar.cumsum(x, axis).numpy().astype(np.float64), want)
+                    assert vkpar.cumsum(x, axis, out=out) is out
+                    np.testing.assert_array_equal(out.numpy().astype(np.float64), want)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float32"])

@@ -223,9 +223,10 @@ def _dispatch(
     (a, a_first), (o, o_first), (s, s_first) = (seen(call, array) for array in (source, target, totals))
     work, unit = rows * chunks, _UNIT // source.dtype.itemsize
     whole = not (count % unit or a_first % unit or o_first % unit or source.dtype.is_float or places or phase == 3)
-    wide = not (count % 4 or a_first % 4 or o_first % 4)
+    aligned = not (count % 4 or a_first % 4 or o_first % 4)
     alone = cpu.scans_alone(call.device, work) if whole else 0
     threads = alone or cpu.scan_group(call.device, _GROUP, ordered=source.dtype.is_float or phase == 3)
+    wide = aligned and (threads == _GROUP or -(-min(count, CHUNK) // threads) % 4 == 0)  # lanes begin at fours, too
     constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase, threads, places, alone > 0, wide)
     kernel = f"scan_{_KERNELS.get(source.dtype.name, 'w64_u32' if alone else 'once_u32' if phase == 3 else 'u32')}"
     groups = -(-work // alone) if alone else work

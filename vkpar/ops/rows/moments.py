@@ -14,7 +14,10 @@ from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, INTEGERS, NARROW, SHORT
 from vkpar.ops.elementwise.cast import cast_in
 from vkpar.ops.elementwise.functions import divide, sqrt
+from vkpar.ops.elementwise.run import launch
 from vkpar.ops.elementwise.shipped import SHIPPED
+from vkpar.ops.reduce import once
+from vkpar.ops.reduce.passes import Reduction
 from vkpar.ops.reduce.reductions import Axis
 from vkpar.ops.reduce.reductions import sum as total
 from vkpar.ops.reduce.statistics import checked, of_floats
@@ -48,7 +51,7 @@ def var(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, o
         >>> float(vkpar.var(device.array([1.0, 2.0, 3.0, 4.0])))
         1.25
     """
-    found = _of_rows("var", a, axis, keepdims, ddof, out)
+    found = _along("var", a, axis, keepdims, ddof, out)
     if found is not None:
         return found
 
@@ -70,7 +73,7 @@ def std(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, o
         >>> float(vkpar.std(device.array([1.0, 3.0])))
         1.0
     """
-    found = _of_rows("std", a, axis, keepdims, ddof, out)
+    found = _along("std", a, axis, keepdims, ddof, out)
     if found is not None:
         return found
 
@@ -80,8 +83,8 @@ def std(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, o
     return of_floats("std", a, axis, keepdims, out, made, math.nan)
 
 
-def _of_rows(name: str, a: Array, axis: Axis, keepdims: bool, ddof: int, out: Array | None) -> Array | None:
-    """Return the moments of rows in one dispatch; None, and nothing done, of anything else."""
+def _along(name: str, a: Array, axis: Axis, keepdims: bool, ddof: int, out: Array | None) -> Array | None:
+    """Return the moments along an axis, or several that lie side by side; None, and nothing done, of anything else."""
     done = repeat(name, (a,), (out,), axis, bool(keepdims), ddof)
     if done is not None:
         return done[0]
@@ -90,9 +93,10 @@ def _of_rows(name: str, a: Array, axis: Axis, keepdims: bool, ddof: int, out: Ar
     dtype = a.dtype if a.dtype.name in FLOATS else dtypes.float32
     axes, shape = checked(name, a, axis, keepdims, out, dtype)
     groups = groups_of(a.shape, frozenset(axes))
-    if not a.size or not groups or len(groups) > 2 or not groups[-1][1] or groups[-1][0] > _LONGEST:
+    at = next((number for number, (_, gone) in enumerate(groups) if gone), len(groups))
+    if not a.size or [gone for _, gone in groups].count(True) != 1 or groups[at][0] <= ddof:
         return None
-    length = groups[-1][0]
+    length = groups[at][0]
     made = a.device.empty(shape, dtype) if out is None else out
     call = Call(name, key_of(name, (a,), (out,), axis, bool(keepdims), ddof), (a,), (made,))
     source, result = landing.packed(call, call.operands[0]), call.results[0]
@@ -102,15 +106,42 @@ def _of_rows(name: str, a: Array, axis: Axis, keepdims: bool, ddof: int, out: Ar
         source = floats
     direct = dtype == dtypes.float32 and result.is_contiguous
     target = result if direct else call.temporary(shape, dtypes.float32)
-    bindings = [Binding("x", source, length), Binding("w", source, 0), Binding("b", source, 0)]
-    constants = (*abi.NormConstants(), *abi.MomentConstants(_MOMENTS[name]))
-    kernel = f"norm_layer_{SHORT[source.dtype.name]}"
-    divisor = float(max(length - ddof, 0))
-    count = a.size // length
-    rows.launch(call, kernel, count, length, [*bindings, Binding("y", target, 1, True)], divisor, lambda _: constants)
+    if at == len(groups) - 1 and length <= _LONGEST:
+        _at_once(call, name, source, target, length, float(length - ddof))
+    else:
+        blocks = math.prod(size for size, _ in groups[:at])
+        _in_passes(call, name, source, target, (blocks, length, a.size // length // blocks), float(length - ddof))
     landing.land(call, target, result)
     call.keep()
     return made
+
+
+def _at_once(call: Call, name: str, source: Array, target: Array, length: int, divisor: float) -> None:
+    """Record the moments of rows, which a work-group reads once, or twice."""
+    bindings = [Binding("x", source, length), Binding("w", source, 0), Binding("b", source, 0)]
+    constants = (*abi.NormConstants(), *abi.MomentConstants(_MOMENTS[name]))
+    kernel, count = f"norm_layer_{SHORT[source.dtype.name]}", source.size // length
+    rows.launch(call, kernel, count, length, [*bindings, Binding("y", target, 1, True)], divisor, lambda _: constants)
+
+
+def _in_passes(
+    call: Call, name: str, source: Array, target: Array, shape: tuple[int, int, int], divisor: float
+) -> None:
+    """Record the moments along the middle axis of ``shape``: means, squared distances from these, and their sums."""
+    blocks, length, columns = shape
+    if source.dtype != dtypes.float32:
+        floats = call.temporary(source.shape, dtypes.float32)
+        call.convert(source, floats)
+        source = floats
+    middle, away = (call.temporary((blocks, n, columns), dtypes.float32) for n in (1, length))
+    mean = Reduction("sum", mean=True)
+    once.fold(call, mean, source, middle, shape, divisor=float(length))
+    distance, root = SHIPPED["squared_distance"], SHIPPED["sqrt"]
+    seen = call.view(source, source.reshape(shape))
+    launch(distance, distance.meaning([seen, middle]), [seen, middle], [away], call=call)
+    once.fold(call, mean, away, target, shape, divisor=divisor)
+    if name == "std":
+        launch(root, root.meaning([target]), [target], [target], call=call)
 
 
 operations.update(var=var, std=std)
