@@ -165,6 +165,20 @@ class SortConstants(NamedTuple):
     warp: int
 
 
+class SortLanesConstants(NamedTuple):
+    """What :class:`SortConstants` says, but of an invocation a chunk's elements, and then the words of an element."""
+
+    kind: int
+    largest: int
+    begins: int
+    phase: int
+    keys: int
+    places: int
+    threads: int
+    items: int
+    words: int
+
+
 class Topk(NamedTuple):
     """Rows of what is left of elements, in chunks; how many are wanted; rows of elements; where all begin."""
 
