@@ -54,6 +54,55 @@ def test_rows_go_where_they_belong(device: vkpar.Device, dtype: str, view: Calla
     assert target[..., 1:-4].numpy().tobytes() == want.tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+def test_elements_of_64_bits_in_other_orders(device: vkpar.Device, dtype: str) -> None:
+    """Bit for bit, NaN too: backwards, turned, repeated, and every second one; into rows, and into steps."""
+    raw = np.random.default_rng(4).integers(0, 256, (520, 530 * 8), np.uint8)
+    host = raw.view(dtype)
+    a = device.array(host)
+    views: list[Callable[[Any], Any]] = [lambda x: x[:, ::-1], lambda x: x.T, lambda x: x[1:, ::2]]
+    for view in views:
+        assert view(a).copy().numpy().tobytes() == view(host).tobytes()
+        target = device.zeros((view(host).shape[0] + 1, view(host).shape[1] + 3), dtype)
+        inner = target[1:, 1:-2]
+        for _ in range(2):  # the second time by a plan
+            inner.copy_from(view(a))
+        assert inner.numpy().tobytes() == view(host).tobytes()
+        assert not target[0].numpy().any()
+        assert not target[:, -2:].numpy().any()
+    assert vkpar.repeat(a, 3, 1).numpy().tobytes() == np.repeat(host, 3, 1).tobytes()
+    for _ in range(2):
+        beside = vkpar.concatenate([a.T, a[::-1, ::-1].T], 1)
+        assert beside.numpy().tobytes() == np.concatenate([host.T, host[::-1, ::-1].T], 1).tobytes()
+    steps = device.zeros((530, 520, 2), dtype)
+    steps[..., 1].copy_from(a.T)
+    assert steps[..., 1].numpy().tobytes() == host.T.tobytes()
+    assert not steps[..., 0].numpy().any()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int64"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_arrays_beside_each_other(device: vkpar.Device, dtype: str, count: int) -> None:
+    """Along the last axis, of whole arrays and of views, into other memory or rows of it; and repeated."""
+    kind = vkpar.dtypes.resolve(dtype).numpy
+    raw = np.random.default_rng(5).integers(0, 2 if dtype == "bool" else 256, (380, 401 * kind.itemsize), np.uint8)
+    host = raw.view(kind)
+    a = device.array(host)
+    wanted = np.stack([host, host[::-1], host][:count], -1)
+    out = device.zeros((381, 401, count), dtype)
+    assert vkpar.stack([a, a[::-1], a][:count], -1).numpy().tobytes() == wanted.tobytes()
+    vkpar.stack([a, a[::-1], a][:count], -1, out=out[1:])
+    assert out[1:].numpy().tobytes() == wanted.tobytes()
+    assert not out[0].numpy().astype(np.float32).any()
+    assert vkpar.repeat(a[:, 1:], count, 1).numpy().tobytes() == np.repeat(host[:, 1:], count, 1).tobytes()
+    with pytest.raises(vkpar.InvalidUsageError):
+        vkpar.stack([a] * count, -1, out=a)
+    with vkpar.capture([device]) as graph:
+        caught = vkpar.stack([a, a[::-1], a][:count], -1)
+    graph.launch().wait()
+    assert caught.numpy().tobytes() == wanted.tobytes()
+
+
 def test_few_bytes_and_short_rows_go_by_kernels(device: vkpar.Device) -> None:
     a = device.zeros((5000, 300))
     assert not goes_by_rows(a[:, :100], device.empty((5000, 100)))
