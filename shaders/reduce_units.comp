@@ -20,6 +20,7 @@ layout(constant_id = 3) const bool WIDE = false;
 layout(constant_id = 4) const bool DOWN = false;  // columns
 
 #ifdef W64
+layout(constant_id = 5) const bool PACKED = false;  // extremes of columns are stored as elements of BITS, not as words
 layout(local_size_x = 64) in;
 layout(set = 0, binding = 0, std430) readonly buffer Longs { uint64_t a_long[]; };
 layout(set = 0, binding = 0, std430) readonly buffer Longs4 { u64vec4 a_long4[]; };
@@ -62,6 +63,19 @@ bool is_nan(double x) {
     uint high = words.y & 0x7FFFFFFFu;
     return high > 0x7FF00000u || (high == 0x7FF00000u && words.x != 0u);
 }
+#elif defined(INT64) && defined(W64)
+// Of OP 3 all bits; of OP 4 those below the signs of two floats of 32 bits, or of one of 64, of which the least is found.
+VALUE value_of(uvec2 words) {
+    if (OP == 4u) words = uvec2(words.x << 1, (words.y << 1) | (BITS == 64u ? words.x >> 31 : 0u));
+    return VALUE(packUint2x32(words));
+}
+VALUE of_bits(VALUE x, VALUE y) {
+    VALUE made = x | y;
+    if (OP == 4u && BITS == 64u) made = x < y ? x : y;
+    if (OP == 4u && BITS == 32u) made = VALUE(packUint2x32(min(unpackUint2x32(x), unpackUint2x32(y))));
+    return made;
+}
+bool is_nan(VALUE x) { return false; }
 #elif defined(INT64)
 VALUE value_of(uvec2 words) { return VALUE(packUint2x32(words)); }
 bool is_nan(VALUE x) { return false; }
@@ -77,6 +91,9 @@ VALUE nothing() {
 #else
     if (OP == 1u) words = uvec2(0u, IS_SIGNED ? 0x80000000u : 0u);
     if (OP == 2u) words = uvec2(0xFFFFFFFFu, IS_SIGNED ? 0x7FFFFFFFu : 0xFFFFFFFFu);
+#ifdef W64
+    if (OP == 4u) return VALUE(packUint2x32(uvec2(0xFFFFFFFFu)));
+#endif
 #endif
     return value_of(words);
 }
@@ -88,6 +105,9 @@ bool above(VALUE x, VALUE y) { return IS_SIGNED ? int64_t(x) > int64_t(y) : x > 
 VALUE both(VALUE x, VALUE y) {
     VALUE made;
     if (OP == 0u) made = x + y;
+#if defined(W64) && defined(INT64)
+    else if (OP > 2u) made = of_bits(x, y);
+#endif
     else if (is_nan(x)) made = x;
     else if (is_nan(y)) made = y;
     else made = (OP == 1u) == above(x, y) ? x : y;
@@ -167,6 +187,14 @@ ivec4 ended(ivec4 kept) {
     return made;
 }
 int field(ivec4 kept, uint number) { return (DOWN ? lowered(kept) : kept)[number]; }
+#ifdef W64
+// The elements of a word, as they are stored.
+int word_of(ivec4 kept) {
+    uvec4 tops = uvec4(kept) & (BITS == 8u ? 0xFF000000u : 0xFFFF0000u);
+    uint word = BITS == 8u ? tops.x >> 24 | tops.y >> 16 | tops.z >> 8 | tops.w : tops.x >> 16 | tops.y;
+    return int(word ^ (IS_SIGNED ? 0u : BITS == 8u ? 0x80808080u : 0x80008000u));
+}
+#endif
 #endif
 
 #ifdef W64

@@ -72,13 +72,14 @@ class Units(NamedTuple):
 
 
 class UnitsConstants(NamedTuple):
-    """What is done, what elements are, whether units have 16 bytes, and whether columns are reduced."""
+    """What is done, what elements are, whether units have 16 bytes, whether columns are reduced, and stay elements."""
 
     op: int
     bits: int
     is_signed: int
     wide: int
     down: int
+    packed: int = 0
 
 
 class Scan(NamedTuple):

@@ -19,6 +19,7 @@ from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import abs as absolute
 from vkpar.ops.elementwise.functions import divide, exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
 from vkpar.ops.elementwise.shipped import SHIPPED, check_long
+from vkpar.ops.reduce import units
 from vkpar.ops.reduce.long import halved
 from vkpar.ops.reduce.reductions import Axis, again, axes_of
 from vkpar.ops.reduce.reductions import max as greatest
@@ -206,6 +207,10 @@ def _of_truth(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None
     axes, shape = _checked(name, a, axis, keepdims, out, _BOOL)
     if not a.size:
         return _landed(full(a.device, shape, nothing, _BOOL), out, _BOOL)
+    parts = units.bits_of_parts(name, a, frozenset(axes)) if name == "any" or a.dtype.is_float else None
+    if parts is not None:
+        found = _of_truth(name, parts[0], tuple(parts[1]), False, None, extreme, nothing).reshape(shape)
+        return found if out is None else _landed(found, out, _BOOL)
     if not a.dtype.is_float and a.dtype != _BOOL:  # the extremes of unsigned numbers tell
         found = reduce(a.view(f"uint{8 * a.dtype.itemsize}"), axes, keepdims)
         return not_equal(found, 0, out=out)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vkpar.abi import reduce as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
+from vkpar.arrays.region import WORD
+from vkpar.dtypes import resolve
 from vkpar.ops.call import kept
-from vkpar.ops.call.call import Call
+from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.work import ceil_power, floor_power
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
@@ -27,11 +29,15 @@ _WANTED: Final = 1 << 19  # invocations of a launch, as far as each has four uni
 _MOST_COUNTERS: Final = 1 << 20
 _TURNS: Final = (4, 32)  # units of an invocation: at least and at most
 _OPS: Final = {"sum": 0, "max": 1, "min": 2}
+_EXTREMES: Final = ("max", "min")
+_BITS: Final = {"any": 3, "all": 4}
+_MANY_BITS: Final = 1 << 16  # bytes, from which on it pays to look at bits first
 _TRUTHS: Final = {"sum": 0, "max": 3, "min": 4}
 _KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
 _W64_GROUP: Final = 64
 _WIDEST: Final = 32
 _PAGE: Final = 4096
+_LONG: Final = 8
 _W64_PARTS: Final = 512  # as far as each has four units
 _W64_UNITS: Final = 128  # of a part of a row, at most
 _W64_COLUMN: Final = (64, 16)  # elements of a part of a column at most: nearer each other than a page, and farther
@@ -98,6 +104,46 @@ def reduced(call: Call, name: str, a: Array, groups: Groups, target: Array) -> t
     return a, groups
 
 
+def bits_of_parts(name: str, a: Array, axes: frozenset[int]) -> tuple[Array, frozenset[int]] | None:
+    """Return elements that are 0, of either sign, where all of a part of ``a`` are, or of ``all`` where one of it is.
+
+    Returns:
+        The elements, of ``a``'s type, or of ``all``, which is of floats, whole numbers of their size, fewer than there
+        were; and the axes along which parts are left. None where other ways are faster.
+    """
+    groups = groups_of(a.shape, axes)
+    at = max((index for index, (_, gone) in enumerate(groups) if gone), default=None)
+    size = a.dtype.itemsize
+    if at is None or not (w64(a.device) and a.is_contiguous and size >= WORD and a.nbytes >= _MANY_BITS):
+        return None
+    beside = _LONG // size  # elements of a word of 64 bits
+    whole = [*groups[:-1], (groups[-1][0] // beside, groups[-1][1])]
+    if groups[-1][0] % beside or a.byte_offset % _LONG:
+        return None
+    words = Array(a.storage, a.byte_offset, (a.size // beside,), resolve("uint64"))
+    shape = _w64_shape(words, whole, at)
+    if shape is None or shape.left:
+        return None
+    rows = shape.columns == 1
+    parts = -(-(shape.extent * _LONG // shape.unit if rows else shape.extent) // shape.part)
+    if 2 * shape.blocks * parts * shape.columns > words.size:
+        return None
+    key = name, a.dtype.name, shape, parts
+    done = repeat("bits of parts", (words,), (None,), *key)
+    if done is None:
+        made = a.device.empty((shape.blocks * parts * shape.columns,), words.dtype)
+        call = Call(name, key_of("bits of parts", (words,), (None,), *key), (words,), (made,))
+        if not _send(call, name, call.operands[0], call.results[0], shape, parts, once=False, bits=8 * size):
+            return None
+        call.keep()
+    else:
+        made = done[0]
+    left = [*groups[:at], (parts, True), *([(beside, True)] if rows else groups[at + 1 :])]
+    kind = a.dtype if name == "any" else resolve(f"uint{8 * size}")
+    found = Array(made.storage, made.byte_offset, tuple(count for count, _ in left), kind)
+    return found, frozenset(n for n, (_, gone) in enumerate(left) if gone)
+
+
 def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Array) -> tuple[Array, int] | None:
     shape = (_w64_shape if w64(a.device) else _shape_of)(a, groups, at)
     if shape is None:
@@ -109,8 +155,9 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
     left = 1 if once else parts + shape.left
     if left == 1 and not any(gone for _, gone in groups[:at]):
         made = target
-    else:
-        made = call.temporary((shape.blocks, left, shape.columns), target.dtype)
+    else:  # columns of extremes stay as narrow as they are
+        packed = w64(a.device) and shape.columns > 1 and name in _EXTREMES and a.dtype.itemsize < WORD
+        made = call.temporary((shape.blocks, left, shape.columns), a.dtype if packed else target.dtype)
     if not _send(call, name, a, made, shape, parts, once=once):
         return None
     if shape.left:
@@ -123,7 +170,9 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
     return made, left
 
 
-def _send(call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: int, *, once: bool) -> bool:
+def _send(
+    call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: int, *, once: bool, bits: int = 0
+) -> bool:
     """Reduce an axis in parts, or all of it ``once``; False, and nothing done, where a kernel cannot see it."""
     form, rows = "w64_" if w64(a.device) else "", shape.columns == 1
     seen, put = binding(a), binding(made)
@@ -131,10 +180,13 @@ def _send(call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: in
     if seen is None or put is None or seen[1] * size % shape.unit:
         return False
     units = 1 if rows else shape.columns * size // shape.unit
-    ops = _TRUTHS if a.dtype == "bool" and rows else _OPS
+    ops = _BITS if bits else _TRUTHS if a.dtype == "bool" and rows else _OPS
+    bits = bits or 8 * size
     first = seen[1] * size // (shape.unit if form else 4)
-    push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, first, put[1])
-    constants = abi.UnitsConstants(ops[name], 8 * size, a.dtype.numpy.kind == "i", shape.unit > 8, not rows)
+    to = put[1] * made.dtype.itemsize // max(made.dtype.itemsize, WORD)
+    push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, first, to)
+    packed = made.dtype == a.dtype and size < WORD
+    constants = abi.UnitsConstants(ops[name], bits, a.dtype.numpy.kind == "i", shape.unit > 8, not rows, packed)
     work = shape.blocks * parts
     beside = _GROUP // shape.lanes
     if form:
