@@ -64,15 +64,23 @@ bool is_nan(double x) {
     return high > 0x7FF00000u || (high == 0x7FF00000u && words.x != 0u);
 }
 #elif defined(INT64) && defined(W64)
-// Of OP 3 all bits; of OP 4 those below the signs of two floats of 32 bits, or of one of 64, of which the least is found.
+// Of one element, or of two of 32 bits. Of OP 3 all bits are found; of OP 4 the least of what is below the signs of
+// floats; of OP 5 products, of 32 bits those of floats; of OP 6 how many are not 0.
 VALUE value_of(uvec2 words) {
     if (OP == 4u) words = uvec2(words.x << 1, (words.y << 1) | (BITS == 64u ? words.x >> 31 : 0u));
+    if (OP == 6u && BITS == 64u) words = uvec2((words.x | words.y) != 0u ? 1u : 0u, 0u);
+    if (OP == 6u && BITS == 32u) words = uvec2((words.x != 0u ? 1u : 0u) + (words.y != 0u ? 1u : 0u), 0u);
     return VALUE(packUint2x32(words));
 }
-VALUE of_bits(VALUE x, VALUE y) {
+VALUE of_both(VALUE x, VALUE y) {
     VALUE made = x | y;
-    if (OP == 4u && BITS == 64u) made = x < y ? x : y;
-    if (OP == 4u && BITS == 32u) made = VALUE(packUint2x32(min(unpackUint2x32(x), unpackUint2x32(y))));
+    uvec2 a = unpackUint2x32(x);
+    uvec2 b = unpackUint2x32(y);
+    if (OP == 4u) made = BITS == 32u ? VALUE(packUint2x32(min(a, b))) : x < y ? x : y;
+    if (OP == 5u) {
+        made = BITS == 32u ? VALUE(packUint2x32(floatBitsToUint(uintBitsToFloat(a) * uintBitsToFloat(b)))) : x * y;
+    }
+    if (OP == 6u) made = x + y;
     return made;
 }
 bool is_nan(VALUE x) { return false; }
@@ -92,8 +100,13 @@ VALUE nothing() {
     if (OP == 1u) words = uvec2(0u, IS_SIGNED ? 0x80000000u : 0u);
     if (OP == 2u) words = uvec2(0xFFFFFFFFu, IS_SIGNED ? 0x7FFFFFFFu : 0xFFFFFFFFu);
 #ifdef W64
-    if (OP == 4u) return VALUE(packUint2x32(uvec2(0xFFFFFFFFu)));
+    if (OP == 4u) words = uvec2(0xFFFFFFFFu);
+    if (OP == 5u) words = BITS == 32u ? floatBitsToUint(vec2(1.0)) : uvec2(1u, 0u);
+    if (OP > 2u) return VALUE(packUint2x32(words));
 #endif
+#endif
+#if defined(W64) && defined(FLOAT64)
+    if (OP == 5u) words = uvec2(0u, 0x3FF00000u);
 #endif
     return value_of(words);
 }
@@ -106,7 +119,9 @@ VALUE both(VALUE x, VALUE y) {
     VALUE made;
     if (OP == 0u) made = x + y;
 #if defined(W64) && defined(INT64)
-    else if (OP > 2u) made = of_bits(x, y);
+    else if (OP > 2u) made = of_both(x, y);
+#elif defined(W64)
+    else if (OP == 5u) made = x * y;
 #endif
     else if (is_nan(x)) made = x;
     else if (is_nan(y)) made = y;
@@ -121,10 +136,28 @@ VALUE all_four(uvec4 words[4], uint number) {
 VALUE ended(VALUE kept) { return kept; }
 VALUE field(VALUE kept, uint number) { return kept; }
 #else
+#ifdef W64
+const bool ADDS = OP == 0u || OP == 6u;
+const bool TELLS = OP == 3u || OP == 4u;
+// Ones in place of elements that are not 0, where these are counted.
+uint counted(uint word) {
+    uint below = BITS == 8u ? 0x7F7F7F7Fu : 0x7FFF7FFFu;
+    return OP == 6u ? ((((word & below) + below) | word) & ~below) >> (BITS - 1u) : word;
+}
+#define ORDERS !ADDS
+#define COUNT(word) word = counted(word);
+#define COUNT_FOUR(word) word = uvec4(counted(word.x), counted(word.y), counted(word.z), counted(word.w));
+#else
+#define ADDS (OP == 0u)
+#define TELLS (OP > 2u)
+#define ORDERS (OP > 0u)
+#define COUNT(word)
+#define COUNT_FOUR(word)
+#endif
 ivec4 nothing() { return ivec4(OP == 1u ? int(0x80000000u) : OP == 2u ? 0x7FFFFFFF : OP == 4u ? 0x01010101 : 0); }
 ivec4 both(ivec4 x, ivec4 y) {
     ivec4 made;
-    if (OP == 0u) made = x + y;
+    if (ADDS) made = x + y;
     else if (OP == 1u) made = max(x, y);
     else if (OP == 2u) made = min(x, y);
     else if (OP == 3u) made = x | y;
@@ -134,9 +167,10 @@ ivec4 both(ivec4 x, ivec4 y) {
 // The elements of a word: of extremes at the top of words each, whatever is below them, as signed ones.
 ivec4 fields(uint word) {
     ivec4 made;
-    if (OP > 2u) {
+    COUNT(word)
+    if (TELLS) {
         made = ivec4(word);
-    } else if (OP > 0u) {
+    } else if (ORDERS) {
         word ^= IS_SIGNED ? 0u : BITS == 8u ? 0x80808080u : 0x80008000u;
         made = BITS == 8u ? ivec4(uvec4(word) << uvec4(24u, 16u, 8u, 0u)) : ivec4(word << 16, word, nothing().zw);
     } else {
@@ -151,7 +185,7 @@ ivec4 fields(uint word) {
 ivec4 piece(uvec4 words, uint number, uint n) {
     uint left = n - min(n, number * FIELDS);
     ivec4 made = fields(words[number]);
-    if (OP > 2u) {
+    if (TELLS) {
         uint mask = left < 4u ? (1u << (left * 8u)) - 1u : 0xFFFFFFFFu;
         made = OP == 3u ? made & int(mask) : made | int(~mask);
     } else {
@@ -163,7 +197,8 @@ ivec4 piece(uvec4 words, uint number, uint n) {
 ivec4 all_four(uvec4 words[4], uint number) {
     uvec4 word = uvec4(words[0][number], words[1][number], words[2][number], words[3][number]);
     ivec4 made;
-    if (OP == 0u && BITS == 8u) {
+    if (ADDS && BITS == 8u) {
+        COUNT_FOUR(word)
         word ^= IS_SIGNED ? 0x80808080u : 0u;
         uvec4 even = word & 0x00FF00FFu;
         uvec4 odd = (word >> 8) & 0x00FF00FFu;

@@ -9,6 +9,7 @@ from typing import Any
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
+from vkpar.arrays.region import WORD
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
@@ -140,7 +141,7 @@ def logsumexp(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array
 def prod(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
     """Return the products of elements along axes, in the type of ``a``; 1 of no elements.
 
-    Floats are multiplied in float32, in pairs whose order shapes fix, and rounded once: with n terms the error is at
+    Floats are multiplied in float32, in an order that shapes fix, and rounded once: with n terms the error is at
     most n * 2^-24 of the result. What lies between may overflow where NumPy's order does not. Integers wrap.
 
     Arguments and errors are those of :func:`var`; ``out`` is of ``a``'s type.
@@ -153,8 +154,13 @@ def prod(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | No
     axes, shape = _checked("prod", a, axis, keepdims, out, getattr(a, "dtype", dtypes.float32))
     if not math.prod(a.shape[axis] for axis in axes) or not a.size:
         return _landed(full(a.device, shape, 1, a.dtype), out, a.dtype)
-    parts = cast(a, "float32") if a.dtype.name in FLOATS else a
-    return _landed(halved(parts, frozenset(axes), multiply).reshape(shape), out, a.dtype)
+    left, gone = cast(a, "float32") if a.dtype.name in FLOATS else a, frozenset(axes)
+    while left.dtype == "float32" or left.dtype.name in LONG:
+        parts = units.of_parts("prod", left, gone)
+        if parts is None:
+            break
+        left, gone = parts
+    return _landed(halved(left, gone, multiply).reshape(shape), out, a.dtype)
 
 
 def any(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
@@ -190,9 +196,13 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
         >>> int(vkpar.count_nonzero(device.array([0, 2, 3])))
         2
     """
-    _, shape = _checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
+    axes, shape = _checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
     if not a.size:
         return _landed(full(a.device, shape, 0, "uint32"), out, dtypes.uint32)
+    if a.dtype != _BOOL and not a.dtype.is_float:
+        parts = units.of_parts("count_nonzero", a, frozenset(axes))
+        if parts is not None:
+            return _landed(total(parts[0], tuple(parts[1])).reshape(shape), out, dtypes.uint32)
     truths = a if a.dtype == _BOOL else not_equal(a, 0)
     found = total(truths, axis, keepdims, out=None if out is None else out.view("int32"))  # bits of uint32 as well
     return found.view("uint32") if out is None else out
@@ -207,7 +217,8 @@ def _of_truth(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None
     axes, shape = _checked(name, a, axis, keepdims, out, _BOOL)
     if not a.size:
         return _landed(full(a.device, shape, nothing, _BOOL), out, _BOOL)
-    parts = units.bits_of_parts(name, a, frozenset(axes)) if name == "any" or a.dtype.is_float else None
+    tells = a.dtype.itemsize >= WORD and (name == "any" or a.dtype.is_float)
+    parts = units.of_parts(name, a, frozenset(axes)) if tells else None
     if parts is not None:
         found = _of_truth(name, parts[0], tuple(parts[1]), False, None, extreme, nothing).reshape(shape)
         return found if out is None else _landed(found, out, _BOOL)
