@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import vkpar
+from vkpar import env
 from vkpar.arrays.rearrange import goes_by_rows
 
 pytestmark = pytest.mark.device
@@ -101,6 +102,28 @@ def test_arrays_beside_each_other(device: vkpar.Device, dtype: str, count: int) 
         caught = vkpar.stack([a, a[::-1], a][:count], -1)
     graph.launch().wait()
     assert caught.numpy().tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
+def test_what_no_binding_holds(device: vkpar.Device, dtype: str) -> None:
+    """Results of several bindings and buffers, of operands of one and of several."""
+    limits = {"max_buffer": 1 << 21, "max_binding": (1 << 20) + 256}
+    with env.override(**limits), vkpar.open_devices(str(device.info.index))[0] as small:
+        for columns in (450, 2500):
+            raw = np.random.default_rng(6).integers(0, 256, (301, columns * np.dtype(dtype).itemsize), np.uint8)
+            host = raw.view(dtype)
+            a = small.array(host)
+            for count in (2, 3):
+                wanted = np.stack([host, host[::-1], host][:count], -1)
+                assert vkpar.stack([a, a[::-1], a][:count], -1).numpy().tobytes() == wanted.tobytes()
+                out = small.zeros((302, columns, count), dtype)
+                vkpar.stack([a, a[::-1], a][:count], -1, out=out[1:])
+                assert out[1:].numpy().tobytes() == wanted.tobytes()
+                assert vkpar.repeat(a, count, 1).numpy().tobytes() == np.repeat(host, count, 1).tobytes()
+            assert a[:, ::-1].contiguous().numpy().tobytes() == host[:, ::-1].tobytes()
+            assert vkpar.contiguous(a.T).numpy().tobytes() == host.T.tobytes()
+            if dtype == "int64" and columns == 450:  # words of 32 bits have a binding each, and are sorted one by one
+                assert vkpar.sort(a).numpy().tobytes() == np.sort(host).tobytes()
 
 
 def test_few_bytes_and_short_rows_go_by_kernels(device: vkpar.Device) -> None:

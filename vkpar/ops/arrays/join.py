@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Final
@@ -119,17 +120,29 @@ def stack(arrays: Sequence[Array], axis: int = 0, *, out: Array | None = None) -
         raise InvalidUsageError(f"stack: axis {axis} of a result with {len(shape) + 1} dimensions")
     axis %= len(shape) + 1
     if axis == len(shape) and cpu.stacks_first(arrays[0].device, len(arrays) * arrays[0].size):
-        if out is not None:
-            check_out("stack", out, (*shape, len(arrays)), dtypes.result_type(*(array.dtype for array in arrays)))
-            check_overlap("stack", out, *arrays, in_place=False)
-        made = in_turns(arrays)
-        if made is None:
-            made = concatenate([array[None] for array in arrays]).transpose((*range(1, axis + 1), 0))
-        if out is None:
-            return made.contiguous()
-        out.copy_from(made)
-        return out
+        return _beside(arrays, out)
     return concatenate([array[(slice(None),) * axis + (None,)] for array in arrays], axis, out=out)
+
+
+def _beside(arrays: Sequence[Array], out: Array | None) -> Array:
+    """Stack arrays along a new last axis: in turns, or along the first one and turned, in parts that a kernel sees."""
+    shape, dtype = (*arrays[0].shape, len(arrays)), dtypes.result_type(*(array.dtype for array in arrays))
+    if out is not None:
+        check_out("stack", out, shape, dtype)
+        check_overlap("stack", out, *arrays, in_place=False)
+    device = arrays[0].device
+    if math.prod(shape) * dtype.itemsize > device.limits.max_storage_buffer_range and shape[0] > 1:
+        made = device.empty(shape, dtype) if out is None else out
+        for rows in (slice(shape[0] // 2), slice(shape[0] // 2, None)):
+            _beside([array[rows] for array in arrays], made[rows])
+        return made
+    found = in_turns(arrays)
+    if found is None:
+        found = concatenate([array[None] for array in arrays]).transpose((*range(1, len(shape)), 0))
+    if out is None:
+        return found.contiguous()
+    out.copy_from(found)
+    return out
 
 
 def in_turns(arrays: Sequence[Array]) -> Array | None:

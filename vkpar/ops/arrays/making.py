@@ -142,6 +142,11 @@ def move(source: Array, target: Array, call: Call | None = None) -> bool:
     plan: Plan | None = None if call is not None else target.device.plans.known.get(key)
     if plan is not None and plan.run(pair, b""):
         return True
+    if call is None and target.size and cpu.moves_in_parts(target) and binding(source) is not None:
+        half = target.shape[0] // 2
+        for rows in (slice(half), slice(half, None)):
+            target[rows].copy_from(source[rows])
+        return True
     small = target.dtype.itemsize <= 4
     if small and copy_bits(SHIPPED["move"], BUILTINS["move"].kinds[0], source, target, call):
         return True

@@ -76,6 +76,12 @@ def moves_long(source: Array, target: Array) -> bool:
     return target.strides[-1:] == (1,) and (source.strides[-1] in (-1, 0) or 1 in source.strides)
 
 
+def moves_in_parts(target: Array) -> bool:
+    """Say whether what no kernel writes at once is written in parts, by kernels that are fast where they can."""
+    whole = target.nbytes <= target.device.limits.max_storage_buffer_range
+    return target.device.info.tests_lanes and not whole and target.ndim > 0 and target.shape[0] > 1
+
+
 def stacks_first(device: Device, size: int) -> bool:
     """Say whether arrays that are stacked along the last axis are stacked along the first one, and turned."""
     return device.info.tests_lanes and size >= FEW_TESTS
