@@ -103,6 +103,11 @@ def sorts(device: Device, rows: int, count: int, passes: int) -> tuple[int, int,
     return _SORTS, min(max(ceil_power(-(-rows * count // _CHUNKS)), least), most), False
 
 
+def compares(device: Device) -> int:
+    """Return how long rows are that are sorted in a fraction of the time of longer ones; 0 where none are."""
+    return _COMPARED[0] if reads_pairs(device) else 0
+
+
 def row_spread(device: Device, length: int, most: int) -> tuple[int, int] | None:
     """Return the invocations of a group, ``most`` at the most, and those of a row; None on GPUs.
 
