@@ -13,16 +13,17 @@
 #endif
 #include "common/grid.glsl"
 
-layout(constant_id = 0) const uint OP = 0u;  // 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all; 5: how
-                                             // many are not 0, 6: of floats
+// 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all; 5: product, of W64; 6: how many are not 0, 7: of floats
+layout(constant_id = 0) const uint OP = 0u;
 layout(constant_id = 1) const uint BITS = 8u;
 layout(constant_id = 2) const bool IS_SIGNED = false;
 layout(constant_id = 3) const bool WIDE = false;
 layout(constant_id = 4) const bool DOWN = false;  // columns
-const bool ADDS = OP == 0u || OP > 4u;
+const bool ADDS = OP == 0u || OP > 5u;
 const bool TRUTHS = OP == 3u || OP == 4u;
 
 #ifdef W64
+layout(constant_id = 5) const bool PACKED = false;  // extremes of columns are stored as elements of BITS, not as words
 layout(local_size_x = 64) in;
 layout(set = 0, binding = 0, std430) readonly buffer Longs { uint64_t a_long[]; };
 layout(set = 0, binding = 0, std430) readonly buffer Longs4 { u64vec4 a_long4[]; };
@@ -65,6 +66,26 @@ bool is_nan(double x) {
     uint high = words.y & 0x7FFFFFFFu;
     return high > 0x7FF00000u || (high == 0x7FF00000u && words.x != 0u);
 }
+#elif defined(INT64) && defined(W64)
+// Of one element, or of two of 32 bits. Of OP 3 all bits are found; of OP 4 the least of what is below the signs of
+// floats; of OP 5 products, of 32 bits those of floats; of OP 6 how many are not 0.
+VALUE value_of(uvec2 words) {
+    if (OP == 4u) words = uvec2(words.x << 1, (words.y << 1) | (BITS == 64u ? words.x >> 31 : 0u));
+    if (OP == 6u && BITS == 64u) words = uvec2((words.x | words.y) != 0u ? 1u : 0u, 0u);
+    if (OP == 6u && BITS == 32u) words = uvec2((words.x != 0u ? 1u : 0u) + (words.y != 0u ? 1u : 0u), 0u);
+    return VALUE(packUint2x32(words));
+}
+VALUE of_both(VALUE x, VALUE y) {
+    VALUE made = x | y;
+    uvec2 a = unpackUint2x32(x);
+    uvec2 b = unpackUint2x32(y);
+    if (OP == 4u) made = BITS == 32u ? VALUE(packUint2x32(min(a, b))) : x < y ? x : y;
+    if (OP == 5u) {
+        made = BITS == 32u ? VALUE(packUint2x32(floatBitsToUint(uintBitsToFloat(a) * uintBitsToFloat(b)))) : x * y;
+    }
+    return made;
+}
+bool is_nan(VALUE x) { return false; }
 #elif defined(INT64)
 VALUE value_of(uvec2 words) { return VALUE(packUint2x32(words)); }
 bool is_nan(VALUE x) { return false; }
@@ -80,6 +101,14 @@ VALUE nothing() {
 #else
     if (OP == 1u) words = uvec2(0u, IS_SIGNED ? 0x80000000u : 0u);
     if (OP == 2u) words = uvec2(0xFFFFFFFFu, IS_SIGNED ? 0x7FFFFFFFu : 0xFFFFFFFFu);
+#ifdef W64
+    if (OP == 4u) words = uvec2(0xFFFFFFFFu);
+    if (OP == 5u) words = BITS == 32u ? floatBitsToUint(vec2(1.0)) : uvec2(1u, 0u);
+    if (OP > 2u) return VALUE(packUint2x32(words));
+#endif
+#endif
+#if defined(W64) && defined(FLOAT64)
+    if (OP == 5u) words = uvec2(0u, 0x3FF00000u);
 #endif
     return value_of(words);
 }
@@ -91,6 +120,11 @@ bool above(VALUE x, VALUE y) { return IS_SIGNED ? int64_t(x) > int64_t(y) : x > 
 VALUE both(VALUE x, VALUE y) {
     VALUE made;
     if (ADDS) made = x + y;
+#if defined(W64) && defined(INT64)
+    else if (OP > 2u) made = of_both(x, y);
+#elif defined(W64)
+    else if (OP == 5u) made = x * y;
+#endif
     else if (is_nan(x)) made = x;
     else if (is_nan(y)) made = y;
     else made = (OP == 1u) == above(x, y) ? x : y;
@@ -98,8 +132,11 @@ VALUE both(VALUE x, VALUE y) {
 }
 // What an element of two words counts as.
 VALUE counted(uvec2 words) {
-    if (OP == 6u) words.y <<= 1;  // -0 is 0
-    return OP > 4u ? VALUE(min(words.x | words.y, 1u)) : value_of(words);
+#ifndef W64
+    if (OP == 7u) words.y <<= 1;  // -0 is 0
+    if (OP > 5u) return VALUE(min(words.x | words.y, 1u));
+#endif
+    return value_of(words);
 }
 VALUE piece(uvec4 words, uint number, uint n) { return n > number ? counted(number == 0u ? words.xy : words.zw) : nothing(); }
 VALUE all_four(uvec4 words[4], uint number) {
@@ -122,8 +159,8 @@ ivec4 both(ivec4 x, ivec4 y) {
 // A word whose elements are 1 where they were not 0; where nothing is counted the word itself.
 uint counted(uint word) {
     uint low = BITS == 8u ? 0x7F7F7F7Fu : BITS == 16u ? 0x7FFF7FFFu : 0x7FFFFFFFu;
-    if (OP == 6u) word &= low;  // -0 is 0
-    return OP > 4u ? ((((word & low) + low) | word) & ~low) >> (BITS - 1u) : word;
+    if (OP == 7u) word &= low;  // -0 is 0
+    return OP > 5u ? ((((word & low) + low) | word) & ~low) >> (BITS - 1u) : word;
 }
 // The elements of a word: of extremes at the top of words each, whatever is below them, as signed ones.
 ivec4 fields(uint word) {
@@ -160,7 +197,7 @@ ivec4 all_four(uvec4 words[4], uint number) {
     uvec4 word = uvec4(words[0][number], words[1][number], words[2][number], words[3][number]);
     ivec4 made;
     if (ADDS && BITS == 8u) {
-        if (OP > 4u) word = uvec4(counted(word.x), counted(word.y), counted(word.z), counted(word.w));
+        if (OP > 5u) word = uvec4(counted(word.x), counted(word.y), counted(word.z), counted(word.w));
         word ^= IS_SIGNED ? 0x80808080u : 0u;
         uvec4 even = word & 0x00FF00FFu;
         uvec4 odd = (word >> 8) & 0x00FF00FFu;
@@ -184,6 +221,14 @@ ivec4 ended(ivec4 kept) {
     return made;
 }
 int field(ivec4 kept, uint number) { return (DOWN ? lowered(kept) : kept)[number]; }
+#ifdef W64
+// The elements of a word, as they are stored.
+int word_of(ivec4 kept) {
+    uvec4 tops = uvec4(kept) & (BITS == 8u ? 0xFF000000u : 0xFFFF0000u);
+    uint word = BITS == 8u ? tops.x >> 24 | tops.y >> 16 | tops.z >> 8 | tops.w : tops.x >> 16 | tops.y;
+    return int(word ^ (IS_SIGNED ? 0u : BITS == 8u ? 0x80808080u : 0x80008000u));
+}
+#endif
 #endif
 
 #ifdef W64

@@ -1,79 +1,114 @@
-// What sort.comp does, a pass a dispatch, for CPU drivers, which pay for each invocation at every barrier: a lane goes
-// through neighbours, counts their digits for itself, and writes each element where it goes.
+// What sort.comp does, a pass a dispatch, for CPU drivers, which pay for each invocation at every barrier and for each
+// word of shared memory: an invocation has a chunk for itself, counts the digits of its elements in an array of its own,
+// and writes each element where it goes. Short rows are done at once, by comparing all with all.
+// Elements of 64 bits are two words, the lower one first.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "common/sort.glsl"
 
 layout(local_size_x_id = 6) in;
 layout(constant_id = 6) const uint THREADS = 8u;
-layout(constant_id = 7) const uint ITEMS = 2048u;  // neighbours of a lane
-const uint CHUNK = THREADS * ITEMS;
+layout(constant_id = 7) const uint ITEMS = 2048u;  // of a chunk; of a row that is compared
+layout(constant_id = 8) const uint WORDS = 1u;     // of an element
 
-shared uint tally[256u * THREADS];  // of a digit all lanes, side by side
-shared uint part[THREADS];
+const bool COMPARES = PHASE == 3u;
+const uint SHORT = COMPARES ? ITEMS : 1u;
 
-// Turns counts into where in a chunk the elements go that have a digit, those of a lane after those of lanes before it.
-void add_up(uint lane) {
-    uint sum = 0u;
-    for (uint i = lane * 256u; i < lane * 256u + 256u; i++) sum += tally[i];
-    part[lane] = sum;
-    barrier();
-    uint before = 0u;
-    for (uint other = 0u; other < lane; other++) before += part[other];
-    for (uint i = lane * 256u; i < lane * 256u + 256u; i++) {
-        uint own = tally[i];
-        tally[i] = before;
-        before += own;
-    }
+uint tally[256];
+
+uvec2 element(uint at) {
+    uint word = push.keys_first + at * WORDS;
+    return uvec2(keys[word], WORDS == 2u ? keys[word + 1u] : 0u);
 }
 
-// Counts a lane's digits, or turns counts into where elements go, after those of other chunks.
-void follow(uint row, uint chunk, uint lane) {
-    for (uint digit = lane; digit < 256u; digit += THREADS) {
-        uint at = digit * THREADS;
-        uint sum = 0u;
-        for (uint i = 0u; i < THREADS; i++) sum += tally[at + i];
-        if (COUNTS) {
-            counts[count_at(row, digit, chunk)] = sum;
-        } else {
-            uint before = counts[count_at(row, digit, chunk)] - sum;
-            for (uint i = 0u; i < THREADS; i++) {
-                uint own = tally[at + i];
-                tally[at + i] = before;
-                before += own;
-            }
+// An element's key, which orders by its upper word and then by its lower one.
+uvec2 key_of(uvec2 raw) {
+    if (WORDS == 1u) {
+        uint key = ordered(raw.x) ^ push.flip;
+        return uvec2(push.bits < 32u ? key & ((1u << push.bits) - 1u) : key, 0u);
+    }
+    uint low = raw.x;
+    uint high = raw.y;
+    bool none = false;
+    if (KIND == 1u) high ^= 0x80000000u;
+    if (KIND == 2u) {
+        uint size = high & 0x7FFFFFFFu;
+        none = size > 0x7FF00000u || size == 0x7FF00000u && low != 0u;
+        bool zero = (size | low) == 0u;  // zeros are equal
+        uint turn = !zero && (high >> 31) != 0u ? 0xFFFFFFFFu : 0u;
+        low ^= turn;
+        high = zero ? 0x80000000u : high ^ (turn | 0x80000000u);
+    }
+    return none ? uvec2(LAST) : LARGEST ? ~uvec2(low, high) : uvec2(low, high);
+}
+
+uint digit_at(uvec2 raw, uint shift) {
+    if (WORDS == 1u) return digit_of(raw.x, shift);
+    uvec2 key = key_of(raw);
+    return ((shift < 32u ? key.x : key.y) >> (shift & 31u)) & 255u;
+}
+
+void store(uint to, uvec2 raw, uint place) {
+    uint word = push.sorted_keys_first + to * WORDS;
+    if (KEYS) sorted_keys[word] = raw.x;
+    if (KEYS && WORDS == 2u) sorted_keys[word + 1u] = raw.y;
+    if (PLACES) sorted_places[push.sorted_places_first + to] = place;
+}
+
+// An element goes behind all that are less, and behind the equal ones that come before it.
+void compare(uint from) {
+    uint low[SHORT], high[SHORT];
+    for (uint i = 0u; i < SHORT; i++) {
+        uvec2 key = key_of(element(from + i));
+        low[i] = key.x;
+        high[i] = key.y;
+    }
+    for (uint i = 0u; i < SHORT; i++) {
+        uint rank = 0u;
+        for (uint j = 0u; j < SHORT; j++) {
+            bool less = low[j] < low[i] || low[j] == low[i] && j < i;
+            if (WORDS == 2u) less = high[j] < high[i] || high[j] == high[i] && less;
+            rank += less ? 1u : 0u;
         }
+        store(from + rank, element(from + i), i);
     }
 }
 
 void main() {
-    uint group = group_number();
-    uint row = group / push.chunks;
-    uint chunk = group - row * push.chunks;
+    uint number = group_number() * THREADS + gl_LocalInvocationID.x;
+    uint row = number / push.chunks;
+    uint chunk = number - row * push.chunks;
     if (row >= push.rows) return;
-    uint lane = gl_LocalInvocationID.x;
-    uint most = (min(push.count, CHUNK) + THREADS - 1u) / THREADS;
-    uint at = chunk * CHUNK + lane * most;
-    uint end = min(push.count, chunk * CHUNK + CHUNK);
-    uint n = end > at ? min(end - at, most) : 0u;
-    uint from = row * push.count + at;
-    for (uint i = lane; i < 256u * THREADS; i += THREADS) tally[i] = 0u;
-    barrier();
-    for (uint j = 0u; j < n; j++) tally[digit_of(keys[push.keys_first + from + j], push.shift) * THREADS + lane]++;
-    barrier();
-    if (ALONE) {
-        add_up(lane);
-    } else {
-        follow(row, chunk, lane);
+    uint from = row * push.count;
+    if (COMPARES) {
+        compare(from);
+        return;
     }
-    if (COUNTS) return;
-    barrier();
-    for (uint j = 0u; j < n; j++) {
-        uint raw = keys[push.keys_first + from + j];
-        uint cell = digit_of(raw, push.shift) * THREADS + lane;
-        uint to = row * push.count + tally[cell];
-        tally[cell]++;
-        if (KEYS) sorted_keys[push.sorted_keys_first + to] = raw;
-        if (PLACES) sorted_places[push.sorted_places_first + to] = BEGINS ? at + j : places[push.places_first + from + j];
+    uint at = chunk * ITEMS;
+    uint end = min(push.count, at + ITEMS);
+    if (COUNTS || ALONE) {
+        for (uint digit = 0u; digit < 256u; digit++) tally[digit] = 0u;
+        for (uint i = at; i < end; i++) tally[digit_at(element(from + i), push.shift)]++;
+    }
+    if (COUNTS) {
+        for (uint digit = 0u; digit < 256u; digit++) counts[count_at(row, digit, chunk)] = tally[digit];
+        return;
+    }
+    uint before = 0u;
+    for (uint digit = 0u; digit < 256u; digit++) {
+        uint own = tally[digit];
+        if (!ALONE) {  // the running sum up to the one before this one
+            uint cell = digit * push.chunks + chunk;
+            before = cell > 0u ? counts[push.counts_first + row * 256u * push.chunks + cell - 1u] : 0u;
+        }
+        tally[digit] = before;
+        before += own;
+    }
+    for (uint i = at; i < end; i++) {
+        uvec2 raw = element(from + i);
+        uint digit = digit_at(raw, push.shift);
+        uint to = tally[digit];
+        tally[digit] = to + 1u;
+        store(from + to, raw, BEGINS || !PLACES ? i : places[push.places_first + from + i]);
     }
 }

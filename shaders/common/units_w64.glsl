@@ -66,6 +66,14 @@ void main() {
         uint begin = (unit - block * push.parts) * push.part;
         uint from = push.a_first + (block * length + begin) * push.columns + column;
         KEPT kept[8] = all_units(from, push.columns, min(push.part, length - begin));
+#ifndef LONG
+        if (PACKED) {
+            [[unroll]] for (uint p = 0u; p < 8u; p++) {
+                if (p < UNIT_PIECES) o[push.o_first + id * UNIT_PIECES + p] = word_of(kept[p]);
+            }
+            continue;
+        }
+#endif
         uint to = push.o_first + (DOWN ? id * UNIT_FIELDS : unit);
         [[unroll]] for (uint p = 0u; p < 8u; p++) {
             [[unroll]] for (uint j = 0u; j < 4u; j++) {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import vkpar
+from vkpar import env
 from vkpar.arrays.rearrange import goes_by_rows
 
 pytestmark = pytest.mark.device
@@ -52,6 +53,77 @@ def test_rows_go_where_they_belong(device: vkpar.Device, dtype: str, view: Calla
     target.fill_zeros()
     inner.copy_from(packed)
     assert target[..., 1:-4].numpy().tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+def test_elements_of_64_bits_in_other_orders(device: vkpar.Device, dtype: str) -> None:
+    """Bit for bit, NaN too: backwards, turned, repeated, and every second one; into rows, and into steps."""
+    raw = np.random.default_rng(4).integers(0, 256, (520, 530 * 8), np.uint8)
+    host = raw.view(dtype)
+    a = device.array(host)
+    views: list[Callable[[Any], Any]] = [lambda x: x[:, ::-1], lambda x: x.T, lambda x: x[1:, ::2]]
+    for view in views:
+        assert view(a).copy().numpy().tobytes() == view(host).tobytes()
+        target = device.zeros((view(host).shape[0] + 1, view(host).shape[1] + 3), dtype)
+        inner = target[1:, 1:-2]
+        for _ in range(2):  # the second time by a plan
+            inner.copy_from(view(a))
+        assert inner.numpy().tobytes() == view(host).tobytes()
+        assert not target[0].numpy().any()
+        assert not target[:, -2:].numpy().any()
+    assert vkpar.repeat(a, 3, 1).numpy().tobytes() == np.repeat(host, 3, 1).tobytes()
+    for _ in range(2):
+        beside = vkpar.concatenate([a.T, a[::-1, ::-1].T], 1)
+        assert beside.numpy().tobytes() == np.concatenate([host.T, host[::-1, ::-1].T], 1).tobytes()
+    steps = device.zeros((530, 520, 2), dtype)
+    steps[..., 1].copy_from(a.T)
+    assert steps[..., 1].numpy().tobytes() == host.T.tobytes()
+    assert not steps[..., 0].numpy().any()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int64"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_arrays_beside_each_other(device: vkpar.Device, dtype: str, count: int) -> None:
+    """Along the last axis, of whole arrays and of views, into other memory or rows of it; and repeated."""
+    kind = vkpar.dtypes.resolve(dtype).numpy
+    raw = np.random.default_rng(5).integers(0, 2 if dtype == "bool" else 256, (380, 401 * kind.itemsize), np.uint8)
+    host = raw.view(kind)
+    a = device.array(host)
+    wanted = np.stack([host, host[::-1], host][:count], -1)
+    out = device.zeros((381, 401, count), dtype)
+    assert vkpar.stack([a, a[::-1], a][:count], -1).numpy().tobytes() == wanted.tobytes()
+    vkpar.stack([a, a[::-1], a][:count], -1, out=out[1:])
+    assert out[1:].numpy().tobytes() == wanted.tobytes()
+    assert not out[0].numpy().astype(np.float32).any()
+    assert vkpar.repeat(a[:, 1:], count, 1).numpy().tobytes() == np.repeat(host[:, 1:], count, 1).tobytes()
+    with pytest.raises(vkpar.InvalidUsageError):
+        vkpar.stack([a] * count, -1, out=a)
+    with vkpar.capture([device]) as graph:
+        caught = vkpar.stack([a, a[::-1], a][:count], -1)
+    graph.launch().wait()
+    assert caught.numpy().tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
+def test_what_no_binding_holds(device: vkpar.Device, dtype: str) -> None:
+    """Results of several bindings and buffers, of operands of one and of several."""
+    limits = {"max_buffer": 1 << 21, "max_binding": (1 << 20) + 256}
+    with env.override(**limits), vkpar.open_devices(str(device.info.index))[0] as small:
+        for columns in (450, 2500):
+            raw = np.random.default_rng(6).integers(0, 256, (301, columns * np.dtype(dtype).itemsize), np.uint8)
+            host = raw.view(dtype)
+            a = small.array(host)
+            for count in (2, 3):
+                wanted = np.stack([host, host[::-1], host][:count], -1)
+                assert vkpar.stack([a, a[::-1], a][:count], -1).numpy().tobytes() == wanted.tobytes()
+                out = small.zeros((302, columns, count), dtype)
+                vkpar.stack([a, a[::-1], a][:count], -1, out=out[1:])
+                assert out[1:].numpy().tobytes() == wanted.tobytes()
+                assert vkpar.repeat(a, count, 1).numpy().tobytes() == np.repeat(host, count, 1).tobytes()
+            assert a[:, ::-1].contiguous().numpy().tobytes() == host[:, ::-1].tobytes()
+            assert vkpar.contiguous(a.T).numpy().tobytes() == host.T.tobytes()
+            if dtype == "int64" and columns == 450:  # words of 32 bits have a binding each, and are sorted one by one
+                np.testing.assert_array_equal(vkpar.argsort(a).numpy(), np.argsort(host, kind="stable"))
 
 
 def test_few_bytes_and_short_rows_go_by_kernels(device: vkpar.Device) -> None:

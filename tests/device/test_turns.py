@@ -164,7 +164,9 @@ def test_gathered_and_made(cpu: vkpar.Device, sent: list[Sent]) -> None:
     cache.append(*(cpu.empty((2, 1 << 15, 64), "float16") for _ in range(2)), cpu.empty(1, "int32"))
     vkpar.rope(cpu.empty((4, 1 << 16, 64)), cpu.empty(1 << 16, "int32"))
     vkpar.random.normal(cpu, 1 << 25)
-    check(sent, "take_u1", "kv_append_", "rope_", "random_")
+    for shape in ((20, 16_384), (1, 1 << 17), (20, 64)):
+        vkpar.sort(cpu.empty(shape, "int64"))
+    check(sent, "take_u1", "kv_append_", "rope_", "random_", "sort_")
 
 
 # --- that turns are counted right ---

@@ -71,6 +71,62 @@ def test_against_numpy(device: vkpar.Device, rng: np.random.Generator, dtype: st
                 np.testing.assert_array_equal(vkpar.any(x, axis, keepdims=True).numpy(), part.any(axis, keepdims=True))
 
 
+@pytest.mark.parametrize("dtype", ["int32", "float32", "uint64", "float64"])
+def test_any_and_all_by_bits(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """Zeros of either sign, the least numbers, NaN, and one element that differs from all others."""
+    if np.dtype(dtype).itemsize == 8 and not computes(device, dtype):
+        pytest.skip(f"{device} does not compute {dtype}")
+    monkeypatch.setattr(units, "_MANY", 0)
+    zeros, others = [0], [1, 1 << 30]
+    if dtype[0] == "f":
+        zeros, others = [0.0, -0.0], [np.finfo(dtype).smallest_subnormal, -1.0, np.nan, -np.nan, -np.inf]
+        if "SwiftShader" in device.name:
+            others = others[1:]  # it flushes subnormals
+    for shape, axis in (*SHAPES, ((0, 8), 0), ((8, 0), 0)):
+        for few, many in ((zeros, others), (others, zeros), (zeros, zeros)):
+            a = rng.choice(np.array(many, dtype), shape)
+            if a.size:
+                a.reshape(-1)[rng.integers(a.size)] = rng.choice(np.array(few, dtype))
+            x, out = device.array(a), device.zeros(np.any(a, axis).shape, "bool")
+            for name in ("any", "all"):
+                want = getattr(np, name)(a, axis)
+                np.testing.assert_array_equal(getattr(vkpar, name)(x, axis).numpy(), want, err_msg=f"{name} {shape}")
+                getattr(vkpar, name)(x, axis, out=out)
+                np.testing.assert_array_equal(out.numpy(), want)
+                turned, kept = np.flip(a, 0), getattr(vkpar, name)(x[::-1], axis, keepdims=True)
+                np.testing.assert_array_equal(kept.numpy(), getattr(np, name)(turned, axis, keepdims=True))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float32", "int64", "float64"])
+def test_products_and_counts_by_parts(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """Products that wrap, or are powers of two, and NaN; zeros and other numbers, the least ones among them."""
+    if np.dtype(dtype).itemsize == 8 and not computes(device, dtype):
+        pytest.skip(f"{device} does not compute {dtype}")
+    monkeypatch.setattr(units, "_MANY", 0)
+    for shape, axis in SHAPES if FULL else SHAPES[::2]:
+        if dtype[0] == "f":
+            a = rng.choice(np.array([1, -1], dtype), shape)
+            for factor in (2, 0.5, 4):
+                a.reshape(-1)[rng.integers(a.size)] *= factor
+            if a.size > 5000:
+                a.reshape(-1)[7] = np.nan
+        else:
+            limits = np.iinfo(dtype)
+            a = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True) | np.array(1, dtype)
+        got = vkpar.prod(device.array(a), axis).numpy()
+        np.testing.assert_array_equal(got, np.prod(a, axis, dtype=got.dtype))
+        a *= rng.integers(0, 2, shape).astype(dtype)
+        x, want = device.array(a), np.count_nonzero(a, axis)
+        np.testing.assert_array_equal(vkpar.count_nonzero(x, axis).numpy(), want)
+        out = device.zeros(want.shape if isinstance(want, np.ndarray) else (), "uint32")
+        vkpar.count_nonzero(x, axis, out=out)
+        np.testing.assert_array_equal(out.numpy(), want)
+
+
 def test_nan_and_out(device: vkpar.Device) -> None:
     a = np.arange(300, dtype=np.uint8).reshape(3, 100)
     out = device.zeros((3, 2), "uint32")

@@ -111,6 +111,8 @@ def _cases(device: vkpar.Device, rows: int) -> Iterator[Case]:
     yield from _reductions(device, x)
     yield from _orders(device, x)
     yield from _few_bits(device, x, y)
+    for dtype in ("bool", "uint8", "int16", "float32", "int64", "float64"):
+        yield from _of_type(device, x, dtype)
     yield from _rows(device, x, y)
     yield from _products(device, rows)
 
@@ -299,6 +301,44 @@ def _few_bits(device: vkpar.Device, x: Host, y: Host) -> Iterator[Case]:
     yield Case("roll, uint8", lambda: vkpar.roll(a, 3, 1), lambda: np.roll(n, 3, 1))
     few, x64 = device.array(n[:64]), n[:64]
     yield Case("sort, uint8", lambda: vkpar.sort(few), lambda: np.sort(x64, kind="stable"))
+
+
+def _of_type(device: vkpar.Device, x: Host, dtype: str) -> Iterator[Case]:
+    bits = np.random.default_rng(4).integers(0, 1 << 63, x.shape, np.uint64)
+    host = (bits % 2 if dtype == "bool" else bits).astype(dtype) if dtype[0] != "f" else x.astype(dtype)
+    some, none, every = host[: max(len(x) // 4, 1)], np.zeros_like(host), np.ones_like(host)
+    a, part, zeros, ones = device.array(host), device.array(some), device.array(none), device.array(every)
+    for length in (4, 16, 64, 256, some.shape[1], some.size):
+        few, rows = some.reshape(-1, length), part.reshape(-1, length)
+        for name in ("sort", "argsort"):
+            ours, theirs = getattr(vkpar, name), getattr(np, name)
+            yield Case(
+                f"{name}, {dtype}, {length}", lambda f=ours, r=rows: f(r), lambda f=theirs, r=few: f(r, kind="stable")
+            )
+    for name, device_side, host_side in (
+        ("any", zeros, none),
+        ("all", ones, every),
+        *((n, a, host) for n in ("max", "prod", "count_nonzero", "argmax")),
+    ):
+        ours, theirs = getattr(vkpar, name), getattr(np, name)
+        for axis in (0, 1, None):
+            yield Case(
+                f"{name}, {dtype}, axis {axis}",
+                lambda f=ours, d=device_side, n=axis: f(d, n),
+                lambda f=theirs, h=host_side, n=axis: f(h, n),
+            )
+    for times in (2, 3, 4):
+        yield Case(
+            f"repeat {times}, {dtype}", lambda n=times: vkpar.repeat(a, n, 1), lambda n=times: np.repeat(host, n, 1)
+        )
+        yield Case(
+            f"stack {times}, {dtype}", lambda n=times: vkpar.stack([a] * n, 2), lambda n=times: np.stack([host] * n, 2)
+        )
+    yield Case(f"flip, {dtype}", lambda: vkpar.flip(a, 1).contiguous(), lambda: np.flip(host, 1).copy())
+    yield Case(f"turned, {dtype}", lambda: vkpar.contiguous(a.T), lambda: np.ascontiguousarray(host.T))
+    yield Case(
+        f"every second, {dtype}", lambda: vkpar.contiguous(a[:, ::2]), lambda: np.ascontiguousarray(host[:, ::2])
+    )
 
 
 def _rows(device: vkpar.Device, x: Host, y: Host) -> Iterator[Case]:

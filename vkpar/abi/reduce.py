@@ -72,13 +72,14 @@ class Units(NamedTuple):
 
 
 class UnitsConstants(NamedTuple):
-    """What is done, what elements are, whether units have 16 bytes, and whether columns are reduced."""
+    """What is done, what elements are, whether units have 16 bytes, whether columns are reduced, and stay elements."""
 
     op: int
     bits: int
     is_signed: int
     wide: int
     down: int
+    packed: int = 0
 
 
 class Scan(NamedTuple):
@@ -164,6 +165,20 @@ class SortConstants(NamedTuple):
     threads: int
     items: int
     warp: int
+
+
+class SortLanesConstants(NamedTuple):
+    """What :class:`SortConstants` says, but of an invocation a chunk's elements, and then the words of an element."""
+
+    kind: int
+    largest: int
+    begins: int
+    phase: int
+    keys: int
+    places: int
+    threads: int
+    items: int
+    words: int
 
 
 class Topk(NamedTuple):

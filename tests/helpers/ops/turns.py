@@ -47,6 +47,12 @@ def _over_k(sent: Sent, step: int = 1) -> int:
     return loop(-(-k // step))
 
 
+def _sorted(sent: Sent) -> int:
+    """shaders/sort_lanes.comp: all of a row beside all of it, or digits, and a chunk's elements twice."""
+    items, phase = sent.told("items", "phase")
+    return 2 * loop(items, loop(items)) if phase == 3 else 3 * loop(256) + 2 * loop(items)
+
+
 def _small(sent: Sent) -> int:
     """shaders/common/small.glsl: K, then each row and column that is stored."""
     return _over_k(sent) + loop(int(sent.name[-1]), loop(8))
@@ -135,7 +141,7 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"quantized_pack_mixed": (8, loop(2, loop(8, loop(4)) + loop(4))),
     r"quantized_pack_": (2, 2 * loop(8)),
     r"scan_": (7, loop(8) + 2 * (loop(32) + loop(3)) + loop(31) + loop(1024)),  # the last one of a chunk alone
-    r"sort_lanes$": (9, 3 * loop(256) + 2 * loop(2048) + loop(7) + loop(32, 2 * loop(8))),
+    r"sort_lanes$": (8, _sorted),
     r"topk$": (8, _topk),
     r"scatter_add_": (1, loop(32)),
     r"expert_route$": (6, _routed),

@@ -89,6 +89,7 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     r"reduce_rows_": ((reduce.RowsPass, reduce.Ends), (reduce.RowsConstants,)),
     r"reduce_columns_": ((reduce.ColumnsPass, reduce.Ends), (reduce.ColumnsConstants,)),
     r"scan_": ((reduce.Scan,), (reduce.ScanConstants,)),
+    r"sort_lanes$": ((reduce.Sort, reduce.SortFirsts), (reduce.SortLanesConstants,)),
     r"sort_": ((reduce.Sort, reduce.SortFirsts), (reduce.SortConstants,)),
     r"topk$": ((reduce.Topk,), (reduce.TopkConstants,)),
     r"scatter_add_": ((reduce.ScatterAdd,), (reduce.ScatterAddConstants,)),

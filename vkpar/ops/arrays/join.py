@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -15,8 +17,14 @@ from vkpar.ops.arrays.take import axis_number
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import check_arrays, check_out, check_overlap
+from vkpar.ops.elementwise import cpu
+from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
+from vkpar.ops.elementwise.functions import multiply
+
+_TWO: Final = 2
+_TWICE: Final = {1: ("uint8", "uint16"), 2: ("uint16", "uint32")}  # whole numbers of so many bytes, and of twice that
 
 
 def concatenate(arrays: Sequence[Array], axis: int = 0, *, out: Array | None = None) -> Array:
@@ -111,7 +119,50 @@ def stack(arrays: Sequence[Array], axis: int = 0, *, out: Array | None = None) -
     if not -len(shape) - 1 <= axis <= len(shape):
         raise InvalidUsageError(f"stack: axis {axis} of a result with {len(shape) + 1} dimensions")
     axis %= len(shape) + 1
+    if axis == len(shape) and cpu.stacks_first(arrays[0].device, len(arrays) * arrays[0].size):
+        return _beside(arrays, out)
     return concatenate([array[(slice(None),) * axis + (None,)] for array in arrays], axis, out=out)
+
+
+def _beside(arrays: Sequence[Array], out: Array | None) -> Array:
+    """Stack arrays along a new last axis: in turns, or along the first one and turned, in parts that a kernel sees."""
+    shape, dtype = (*arrays[0].shape, len(arrays)), dtypes.result_type(*(array.dtype for array in arrays))
+    if out is not None:
+        check_out("stack", out, shape, dtype)
+        check_overlap("stack", out, *arrays, in_place=False)
+    device = arrays[0].device
+    if math.prod(shape) * dtype.itemsize > device.limits.max_storage_buffer_range and shape[0] > 1:
+        made = device.empty(shape, dtype) if out is None else out
+        for rows in (slice(shape[0] // 2), slice(shape[0] // 2, None)):
+            _beside([array[rows] for array in arrays], made[rows])
+        return made
+    found = in_turns(arrays)
+    if found is None:
+        found = concatenate([array[None] for array in arrays]).transpose((*range(1, len(shape)), 0))
+    if out is None:
+        return found.contiguous()
+    out.copy_from(found)
+    return out
+
+
+def in_turns(arrays: Sequence[Array]) -> Array | None:
+    """Return the elements of arrays of one shape in turns, along a new last axis; None where another way is best.
+
+    Two elements of 8 or 16 bits are one of twice as many, of which CPU drivers write whole words.
+    """
+    a, b = arrays[0], arrays[-1]
+    size = a.dtype.itemsize
+    if len(arrays) != _TWO or size not in _TWICE or a.dtype != b.dtype or not cpu.stacks_first(a.device, 2 * a.size):
+        return None
+    narrow, wide = map(dtypes.resolve, _TWICE[size])
+    sides = [array.contiguous() for array in ((a,) if b is a else (a, b))]
+    first, *others = [cast(Array(side.storage, side.byte_offset, a.shape, narrow), wide) for side in sides]
+    above = 1 << 8 * size
+    if others:
+        made = add(first, multiply(others[0], above, out=others[0]), out=first)
+    else:
+        made = multiply(first, above + 1, out=first)
+    return Array(made.storage, made.byte_offset, (*a.shape, 2), a.dtype)
 
 
 def split(a: Array, sections_or_indices: int | Sequence[int], axis: int = 0) -> list[Array]:

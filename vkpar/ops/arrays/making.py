@@ -17,18 +17,20 @@ from vkpar.arrays.forms import form_of
 from vkpar.arrays.operators import operations
 from vkpar.arrays.rearrange import alone
 from vkpar.arrays.views import overlaps, same_elements
-from vkpar.dtypes import DType
+from vkpar.dtypes import DType, resolve
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call.checks import LARGEST, NARROW, NUMBERS, holds
 from vkpar.ops.call.plan import bindings_of
 from vkpar.ops.call.plan import make as make_plan
+from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
-from vkpar.ops.elementwise.run import COMPUTED, launch
+from vkpar.ops.elementwise.geometry import arrange
+from vkpar.ops.elementwise.run import COMPUTED, launch, run
 from vkpar.ops.elementwise.run import move as copy_bits
 from vkpar.ops.elementwise.shipped import SHIPPED
 from vkpar.ops.elementwise.table import BUILTINS, kind_of
-from vkpar.ops.elementwise.ways import Meaning
+from vkpar.ops.elementwise.ways import Meaning, binding
 from vkpar.text import shown
 
 if TYPE_CHECKING:
@@ -140,12 +142,37 @@ def move(source: Array, target: Array, call: Call | None = None) -> bool:
     plan: Plan | None = None if call is not None else target.device.plans.known.get(key)
     if plan is not None and plan.run(pair, b""):
         return True
+    if call is None and target.size and cpu.moves_in_parts(target) and binding(source) is not None:
+        half = target.shape[0] // 2
+        for rows in (slice(half), slice(half, None)):
+            target[rows].copy_from(source[rows])
+        return True
     small = target.dtype.itemsize <= 4
     if small and copy_bits(SHIPPED["move"], BUILTINS["move"].kinds[0], source, target, call):
         return True
-    if overlaps(source, target) or pair[1].steps is not None:
+    if overlaps(source, target):
+        return False
+    if cpu.moves_long(source, target) and _as_numbers(source, target, call):
+        return True
+    if pair[1].steps is not None:
         return False
     return _by_region(key, pair, "region_pack" if target.steps is None else "region_unpack", call)
+
+
+def _as_numbers(source: Array, target: Array, call: Call | None) -> bool:
+    """Copy elements of 64 bits as whole numbers, as :func:`move` does."""
+    words = resolve("uint64")
+    seen, put = (Array(a.storage, a.byte_offset, a.shape, words, a.steps) for a in (source, target))
+    if arrange(put.shape, (seen.strides, put.strides), 1) is None or None in (binding(seen), binding(put)):
+        return False
+    operation = SHIPPED["long_bitwise_or"]
+    if call is None:
+        run(operation, (seen, 0), (put,))
+    else:
+        call.view(source, seen)
+        call.view(target, put)
+        launch(operation, operation.meaning((seen, 0)), (seen, 0), (put,), call=call)
+    return True
 
 
 def _by_region(key: tuple[object, ...], pair: tuple[Array, Array], kernel: str, call: Call | None) -> bool:

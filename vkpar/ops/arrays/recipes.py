@@ -10,7 +10,7 @@ import numpy as np
 
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.arrays.join import concatenate
+from vkpar.ops.arrays.join import concatenate, in_turns
 from vkpar.ops.arrays.making import arange, fill, full
 from vkpar.ops.arrays.take import take
 from vkpar.ops.call.checks import check_out, check_overlap
@@ -262,7 +262,9 @@ def repeat(a: Array, repeats: int | Sequence[int], axis: int | None = None, *, o
         return take(source, a.device.array(np.repeat(np.arange(length, dtype=np.uint32), counts)), at, out=out)
     times = int(counts)
     before, after = source.shape[:at], source.shape[at + 1 :]
-    grown = source[(slice(None),) * (at + 1) + (None,)].broadcast_to((*before, length, times, *after))
+    grown = None if after else in_turns([source] * max(min(times, 3), 1))
+    if grown is None:
+        grown = source[(slice(None),) * (at + 1) + (None,)].broadcast_to((*before, length, times, *after))
     made = grown.reshape((*before, length * times, *after))
     made = made.copy() if made.storage is a.storage else made
     return made if out is None else landed("repeat", made, out, a)

@@ -28,6 +28,7 @@ from vkpar.ops.elementwise.kinds import (
 )
 
 if TYPE_CHECKING:
+    from vkpar.arrays.array import Array
     from vkpar.device import Device
     from vkpar.ops.elementwise.geometry import Geometry
 
@@ -62,6 +63,28 @@ def leaves_out_tests(device: Device, *, large: bool) -> bool:
 def blocks_of_halves(device: Device, *, large: bool) -> int:
     """Return how many blocks of four halves an invocation makes; large arrays have invocations to spare on any GPU."""
     return _HALVES_AT_ONCE if large and not device.info.is_cpu else 1
+
+
+def moves_long(source: Array, target: Array) -> bool:
+    """Say whether elements of 64 bits are copied as whole numbers, of views that CPU drivers take long for by words.
+
+    Those lie side by side in the result and, either way or along any axis, in the source.
+    """
+    info, size = target.device.info, target.size
+    if not (info.tests_lanes and info.features.int64 and size >= FEW_TESTS and target.dtype.itemsize == 8):
+        return False
+    return target.strides[-1:] == (1,) and (source.strides[-1] in (-1, 0) or 1 in source.strides)
+
+
+def moves_in_parts(target: Array) -> bool:
+    """Say whether what no kernel writes at once is written in parts, by kernels that are fast where they can."""
+    whole = target.nbytes <= target.device.limits.max_storage_buffer_range
+    return target.device.info.tests_lanes and not whole and target.ndim > 0 and target.shape[0] > 1
+
+
+def stacks_first(device: Device, size: int) -> bool:
+    """Say whether arrays that are stacked along the last axis are stacked along the first one, and turned."""
+    return device.info.tests_lanes and size >= FEW_TESTS
 
 
 def run_of_rows(device: Device, nbytes: int) -> int:

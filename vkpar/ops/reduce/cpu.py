@@ -22,7 +22,13 @@ _ROWS: Final = 64  # that are enough for all
 _FEW: Final = 16  # invocations of a group then
 _SCANS: Final = 32  # of those of running sums; see shaders/scan.comp
 _ALONE: Final = 256  # chunks of running sums, from which on there are enough for an invocation each
-_SORTS: Final = 8, 2048  # invocations that sort a chunk, and the elements of each
+_SORTS: Final = 8  # invocations of a work-group that sort a chunk each
+_CHUNKS: Final = 16  # that are enough for all, as far as they have
+_SORTED: Final = (1024, 4096)  # elements at least, and at most
+_ALONE_SORTED: Final = (2048, 16_384)  # elements of a row that is one chunk, and of one where there are rows for all
+_COMPARED: Final = (32, 64)  # elements of a row, up to which all are compared with all: of few passes, and of many
+_COMPARED_ELSEWHERE: Final = 16  # by drivers that do not unroll loops
+_FEW_PASSES: Final = 2
 _WIDEST: Final = 256  # and where columns are reduced
 _LONG_ROW: Final = 1 << 16  # elements from which on operations on rows take the widest groups
 _MOST_FOURS: Final = 16_384  # of a row that an invocation reads, up to three times: some stop at 65,535 turns
@@ -81,9 +87,25 @@ def scans_alone(device: Device, chunks: int) -> int:
     return _FEW if reads_pairs(device) and chunks >= _ALONE else 0
 
 
-def sorts(device: Device) -> tuple[int, int] | None:
-    """Return the invocations that sort a chunk, and the elements of each; None on GPUs."""
-    return _SORTS if on_cpu(device) else None
+def sorts(device: Device, rows: int, count: int, passes: int) -> tuple[int, int, bool] | None:
+    """Return how rows are sorted whose keys have so many digits; None on GPUs.
+
+    Returns:
+        The invocations of a work-group, the elements of a chunk of each, and whether it compares all of a row.
+    """
+    if not on_cpu(device):
+        return None
+    if count <= (_COMPARED[passes > _FEW_PASSES] if reads_pairs(device) else _COMPARED_ELSEWHERE):
+        return _GROUP, count, True
+    if count <= _ALONE_SORTED[rows >= _CHUNKS]:
+        return _SORTS, ceil_power(count), False
+    least, most = _SORTED
+    return _SORTS, min(max(ceil_power(-(-rows * count // _CHUNKS)), least), most), False
+
+
+def compares(device: Device) -> int:
+    """Return how long rows are that are sorted in a fraction of the time of longer ones; 0 where none are."""
+    return _COMPARED[0] if reads_pairs(device) else 0
 
 
 def row_spread(device: Device, length: int, most: int) -> tuple[int, int] | None:

@@ -10,7 +10,9 @@ from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.dtypes import uint32
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.arrays.making import arange
 from vkpar.ops.call.call import Call, key_of, repeat
+from vkpar.ops.reduce import cpu
 from vkpar.ops.reduce.scans import PAIRS, back, checked, lying_last, seen
 from vkpar.ops.reduce.sorting import MOST as MOST_PLACES
 from vkpar.ops.reduce.sorting import Order, elements_at, kind_of, places_of
@@ -61,8 +63,18 @@ def topk(a: Array, k: int, axis: int = -1, largest: bool = True) -> tuple[Array,
 
 
 def _sorted(rows: Array, k: int, *, largest: bool) -> tuple[Array, Array]:
-    places = places_of("topk", rows, Order(largest=largest))[..., :k].contiguous()
-    return elements_at(rows, places, known=True), places
+    """Return what comes first in order, of each row or of the first ones of its parts."""
+    length, part = rows.shape[-1], cpu.compares(rows.device)
+    in_parts = 2 * k <= part < length and length % part == 0
+    parts = rows.reshape(*rows.shape[:-1], length // part, part) if in_parts else rows
+    places = places_of("topk", parts, Order(largest=largest))[..., :k].contiguous()
+    values = elements_at(parts, places, known=True)
+    if not in_parts:
+        return values, places
+    shape = (*rows.shape[:-1], length // part * k)
+    starts = arange(rows.device, 0, length, part, dtype="uint32")
+    values, at = _sorted(values.reshape(shape), k, largest=largest)
+    return values, elements_at((places + starts[:, None]).reshape(shape), at, known=True)
 
 
 def first_of(rows: Array, k: int, *, largest: bool) -> tuple[Array, Array]:

@@ -31,6 +31,7 @@ from vkpar.ops.elementwise.functions import (
     where,
 )
 from vkpar.ops.elementwise.mathematics import bitwise_and, bitwise_or, invert
+from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.reduce import cpu
 from vkpar.ops.reduce.scans import PAIRS, back, checked, lying_last, scan, seen, where_ones_lie
 
@@ -42,10 +43,13 @@ _THREADS: Final = 256  # invocations of a work-group at most, and how many eleme
 _ITEMS: Final = 16
 _ITEMS_OF_MANY: Final = 12  # of a row of many work-groups; what 16 and 8 take is in docs/notes/operations.md
 _LANES: Final = "sort_lanes"  # of CPU drivers
+_ORDERS, _ALONE, _COMPARES = 1, 2, 3  # what kernels do; see shaders/common/sort.glsl
 _LOW: Final = {"float16": 13, "bfloat16": 16}  # bits of their keys as float32 that say nothing
+_KINDS: Final = {"uint64": 0, "int64": 1, "float64": 2}
 _SIGN: Final = 1 << 31  # of the upper words of float64
 _INFINITE: Final = 0x7FF00000  # the upper word of infinity
 MOST: Final = 1 << 31  # elements of all rows: places are words
+_Constants = abi.SortConstants | abi.SortLanesConstants
 
 
 def sort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
@@ -72,9 +76,10 @@ def sort(a: Array, axis: int | None = -1, *, out: Array | None = None) -> Array:
     if not source.size:
         return source.copy() if out is None else out
     rows = lying_last(source, at)
-    if rows.dtype.name in PAIRS:
+    if rows.dtype.name in PAIRS and not _is_seen(rows):
         return back("sort", elements_at(rows, places_of("sort", rows), known=True), source, at, out)
-    if out is not None and out.is_contiguous and out.dtype == rows.dtype and at == source.ndim - 1:
+    direct = out is not None and out.is_contiguous and out.dtype == rows.dtype and at == source.ndim - 1
+    if out is not None and direct and (rows.dtype.name not in PAIRS or _is_seen(out)):
         _sorted(rows, out, order_of(a.dtype))
         return out
     return back("sort", _sorted(rows, None, order_of(a.dtype)), source, at, out)
@@ -211,12 +216,17 @@ def elements_at(rows: Array, places: Array, *, known: bool = False) -> Array:
 
 
 class Order(NamedTuple):
-    """How elements of 32 bits are ordered: by which bits of their keys, which of these turned; the largest first."""
+    """How elements are ordered: by which bits of their keys, which of these turned; the largest first.
+
+    Elements of two words are of a ``kind`` that the words do not tell; see shaders/common/order.glsl.
+    """
 
     low: int = 0
     bits: int = 32
     flip: int = 0
     largest: bool = False
+    words: int = 1
+    kind: int = 0
 
 
 _RISING: Final = Order()
@@ -224,6 +234,8 @@ _RISING: Final = Order()
 
 def order_of(dtype: DType) -> Order:
     """Return how elements rise that were of a type before they had 32 bits."""
+    if dtype.name in PAIRS:
+        return Order(bits=64, words=2, kind=_KINDS[dtype.name])
     if dtype.name not in NARROW:
         return Order(_LOW.get(dtype.name, 0))
     bits = 8 * dtype.itemsize
@@ -231,28 +243,45 @@ def order_of(dtype: DType) -> Order:
 
 
 def _sorted(rows: Array, out: Array | None, order: Order) -> Array:
-    """Return elements of 32 bits in order, in rows that lie side by side."""
+    """Return elements in order, in rows that lie side by side."""
     _check_size("sort", rows)
-    done = repeat("sort", (rows,), (out,), order)
-    if done is not None:
-        return done[0]
-    made = rows.device.empty(rows.shape, rows.dtype) if out is None else out
-    call = Call("sort", key_of("sort", (rows,), (out,), order), (rows,), (made,))
-    record_sort(call, call.operands[0], call.results[0], None, order)
-    call.keep()
-    return made
+    source, target = _words(rows), None if out is None else _words(out)
+    done = repeat("sort", (source,), (target,), order)
+    if done is None:
+        made = rows.device.empty(source.shape, source.dtype) if target is None else target
+        call = Call("sort", key_of("sort", (source,), (target,), order), (source,), (made,))
+        record_sort(call, call.operands[0], call.results[0], None, order)
+        call.keep()
+    else:
+        made = done[0]
+    return Array(made.storage, made.byte_offset, rows.shape, rows.dtype) if out is None else out
+
+
+def _words(rows: Array) -> Array:
+    """Return elements that lie side by side, those of 64 bits as two words each."""
+    if rows.dtype.name not in PAIRS:
+        return rows
+    return Array(rows.storage, rows.byte_offset, (*rows.shape[:-1], 2 * rows.shape[-1]), uint32)
+
+
+def _is_seen(rows: Array) -> bool:
+    """Say whether a kernel of the device sorts elements of 64 bits, and sees all of these."""
+    return cpu.sorts(rows.device, 1, 1, 1) is not None and binding(rows) is not None
 
 
 def places_of(name: str, rows: Array, order: Order = _RISING) -> Array:
     """Return where the elements of rows, that lie side by side, go."""
     _check_size(name, rows)
     if rows.dtype.name in PAIRS:
-        return _places_of_pairs(name, rows, largest=order.largest)
-    done = repeat("argsort", (rows,), (None,), order)
+        if not _is_seen(rows):
+            return _places_of_pairs(name, rows, largest=order.largest)
+        order = order_of(rows.dtype)._replace(largest=order.largest)
+    source = _words(rows)
+    done = repeat("argsort", (source,), (None,), order)
     if done is not None:
         return done[0]
     made = rows.device.empty(rows.shape, uint32)
-    call = Call(name, key_of("argsort", (rows,), (None,), order), (rows,), (made,))
+    call = Call(name, key_of("argsort", (source,), (None,), order), (source,), (made,))
     record_sort(call, call.operands[0], None, call.results[0], order)
     call.keep()
     return made
@@ -295,22 +324,23 @@ def kind_of(array: Array) -> int:
 def record_sort(call: Call, source: Array, keys: Array | None, places: Array | None, order: Order) -> None:
     """Record the passes of a radix sort of rows, which leave elements in ``keys`` and their places in ``places``.
 
-    A row that a work-group of a GPU holds is sorted in one dispatch. Otherwise a pass is counting, the running sums of
-    the counts, and writing; CPU drivers need not count where a row is one chunk.
+    A row that a work-group of a GPU holds is sorted in one dispatch, as are short rows on CPU drivers. Otherwise a pass
+    is counting, the running sums of the counts, and writing; CPU drivers need not count where a row is one chunk.
     """
-    count = source.shape[-1]
-    rows = source.size // count
-    kernel, threads, items = _kernel(call.device, count)
-    chunks = -(-count // (threads * items))
-    at_once = chunks == 1 and kernel != _LANES
-    shifts = range(order.low, order.bits, 32 if at_once else _BITS)
-    shape = (rows, count)
+    count = source.shape[-1] // order.words
+    rows = source.size // source.shape[-1]
+    kernel, chunk, constants = _kernel(call.device, rows, count, order)
+    chunks = -(-count // chunk)
+    phase = constants.phase
+    at_once = phase == _COMPARES or (chunks == 1 and kernel != _LANES)
+    shifts = range(order.low, order.bits, order.bits if at_once else _BITS)
     passes = len(shifts)
+    shape = (rows, source.shape[-1])
     all_keys = [*_turns(call, shape, passes - 1), None] if keys is None else _turns(call, shape, passes, keys)
-    all_places = [None] * passes if places is None else _turns(call, shape, passes, places)
+    all_places = [None] * passes if places is None else _turns(call, (rows, count), passes, places)
     counts, sums = [call.temporary((rows, 256 * chunks), uint32) for _ in range(2)] if chunks > 1 else [None, None]
-    warp = call.device.info.features.subgroup_size
-    told = abi.SortConstants(kind_of(source), int(order.largest), 0, 0, 0, 0, threads, items, warp)
+    kind = order.kind if order.words > 1 else kind_of(source)
+    told = constants._replace(kind=kind, largest=int(order.largest), phase=0)
     left, before = source, None
     for number, shift in enumerate(shifts):
         push = abi.Sort(count, rows, chunks, shift, order.bits, order.flip)
@@ -319,20 +349,24 @@ def record_sort(call: Call, source: Array, keys: Array | None, places: Array | N
             scan(call, counts, sums)
         to, after = all_keys[number], all_places[number]
         stored = {"keys": int(to is not None), "places": int(after is not None)}
-        now = told._replace(begins=int(not number), phase=2 if chunks == 1 else 1, **stored)
+        now = told._replace(begins=int(not number), phase=phase, **stored)
         _pass(call, kernel, (left, before, to, after, sums), push, now)
         left, before = (left if to is None else to), after
 
 
-def _kernel(device: Device, count: int) -> tuple[str, int, int]:
-    """Return the kernel that sorts rows, the invocations of its work-groups, and the elements of each."""
-    shape = cpu.sorts(device)
+def _kernel(device: Device, rows: int, count: int, order: Order) -> tuple[str, int, _Constants]:
+    """Return the kernel that sorts rows, the elements of a chunk, and what it is told: of chunks, and how it sorts."""
+    shape = cpu.sorts(device, rows, count, (order.bits - order.low) // _BITS)
     if shape is not None:
-        return _LANES, *shape
+        threads, items, compares = shape
+        phase = _COMPARES if compares else _ALONE if items >= count else _ORDERS
+        return _LANES, items, abi.SortLanesConstants(0, 0, 0, phase, 0, 0, threads, items, order.words)
     threads = min(max(ceil_power(-(-count // _ITEMS)), WARP), _THREADS)
     kernel = "sort_warps" if has_warps(device.info, "ballot") else "sort_masks"
     items = ceil_power(-(-count // threads))
-    return kernel, threads, items if items <= _ITEMS else _ITEMS_OF_MANY
+    items = items if items <= _ITEMS else _ITEMS_OF_MANY
+    phase, warp = _ALONE if threads * items >= count else _ORDERS, device.info.features.subgroup_size
+    return kernel, threads * items, abi.SortConstants(0, 0, 0, phase, 0, 0, threads, items, warp)
 
 
 def _turns(call: Call, shape: tuple[int, int], passes: int, last: Array | None = None) -> list[Array | None]:
@@ -342,15 +376,15 @@ def _turns(call: Call, shape: tuple[int, int], passes: int, last: Array | None =
     return [two[(passes - 1 - number) % 2] for number in range(passes)]
 
 
-def _pass(
-    call: Call, kernel: str, arrays: Sequence[Array | None], push: abi.Sort, constants: abi.SortConstants
-) -> None:
+def _pass(call: Call, kernel: str, arrays: Sequence[Array | None], push: abi.Sort, constants: _Constants) -> None:
     """Record a dispatch that is bound to elements, places, where both go, and counts, or to others in place of None."""
     known = [array for array in arrays if array is not None]
     bound = [known[0 if at < 2 else -1] if array is None else array for at, array in enumerate(arrays)]
     found = [seen(call, array) for array in bound]
     words = pack(push, abi.SortFirsts(*(first for _, first in found)))
-    call.dispatch(kernel, bound, [item for item, _ in found], words, push.rows * push.chunks, constants)
+    work = push.rows * push.chunks
+    groups = -(-work // constants.threads) if kernel == _LANES else work
+    call.dispatch(kernel, bound, [item for item, _ in found], words, groups, constants)
 
 
 operations.update(sort=sort, argsort=argsort)

@@ -9,6 +9,7 @@ from typing import Any
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
+from vkpar.arrays.region import WORD
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
@@ -20,7 +21,7 @@ from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import abs as absolute
 from vkpar.ops.elementwise.functions import exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
 from vkpar.ops.elementwise.shipped import check_long
-from vkpar.ops.reduce import counting
+from vkpar.ops.reduce import counting, units
 from vkpar.ops.reduce.long import halved
 from vkpar.ops.reduce.reductions import Axis, again, axes_of
 from vkpar.ops.reduce.reductions import max as greatest
@@ -93,7 +94,7 @@ def logsumexp(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array
 def prod(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
     """Return the products of elements along axes, in the type of ``a``; 1 of no elements.
 
-    Floats are multiplied in float32, in pairs whose order shapes fix, and rounded once: with n terms the error is at
+    Floats are multiplied in float32, in an order that shapes fix, and rounded once: with n terms the error is at
     most n * 2^-24 of the result. What lies between may overflow where NumPy's order does not. Integers wrap.
 
     Arguments and errors are those of :func:`var`; ``out`` is of ``a``'s type.
@@ -106,8 +107,13 @@ def prod(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | No
     axes, shape = checked("prod", a, axis, keepdims, out, getattr(a, "dtype", dtypes.float32))
     if not math.prod(a.shape[axis] for axis in axes) or not a.size:
         return _landed(full(a.device, shape, 1, a.dtype), out, a.dtype)
-    parts = cast(a, "float32") if a.dtype.name in FLOATS else a
-    return _landed(halved(parts, frozenset(axes), multiply).reshape(shape), out, a.dtype)
+    left, gone = cast(a, "float32") if a.dtype.name in FLOATS else a, frozenset(axes)
+    while left.dtype == "float32" or left.dtype.name in LONG:
+        parts = units.of_parts("prod", left, gone)
+        if parts is None:
+            break
+        left, gone = parts
+    return _landed(halved(left, gone, multiply).reshape(shape), out, a.dtype)
 
 
 def any(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
@@ -154,6 +160,10 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
         key = key_of("count_nonzero", (a,), (out,), axis, bool(keepdims))
         if counting.count(key, a, frozenset(axes), made):
             return made
+    if a.dtype != _BOOL and not a.dtype.is_float:
+        parts = units.of_parts("count_nonzero", a, frozenset(axes))
+        if parts is not None:
+            return _landed(total(parts[0], tuple(parts[1])).reshape(shape), out, dtypes.uint32)
     truths = a if a.dtype == _BOOL else not_equal(a, 0)
     found = total(truths, axis, keepdims, out=None if out is None else out.view("int32"))  # bits of uint32 as well
     return found.view("uint32") if out is None else out
@@ -168,6 +178,11 @@ def _of_truth(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None
     axes, shape = checked(name, a, axis, keepdims, out, _BOOL)
     if not a.size:
         return _landed(full(a.device, shape, nothing, _BOOL), out, _BOOL)
+    tells = a.dtype.itemsize >= WORD and (name == "any" or a.dtype.is_float)
+    parts = units.of_parts(name, a, frozenset(axes)) if tells else None
+    if parts is not None:
+        found = _of_truth(name, parts[0], tuple(parts[1]), False, None, extreme, nothing).reshape(shape)
+        return found if out is None else _landed(found, out, _BOOL)
     if not a.dtype.is_float and a.dtype != _BOOL:  # the extremes of unsigned numbers tell
         found = reduce(a.view(f"uint{8 * a.dtype.itemsize}"), axes, keepdims)
         return not_equal(found, 0, out=out)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vkpar.abi import reduce as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
+from vkpar.arrays.region import WORD
+from vkpar.dtypes import resolve
 from vkpar.ops.call import kept
-from vkpar.ops.call.call import Call
+from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.work import ceil_power, floor_power
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
@@ -26,13 +28,17 @@ _COLUMN_LANES: Final = 16
 _WANTED: Final = 1 << 17  # invocations of a launch, as far as each has four units
 _MOST_COUNTERS: Final = 1 << 20
 _TURNS: Final = (4, 32)  # units of an invocation: at least and at most
-_OPS: Final = {"sum": 0, "max": 1, "min": 2, "count": 5, "count of floats": 6}
+_OPS: Final = {"sum": 0, "max": 1, "min": 2, "count": 6, "count of floats": 7}
 _COUNTS: Final = ("count", "count of floats")  # of those that are not 0
+_EXTREMES: Final = ("max", "min")
+_PARTS: Final = {"any": 3, "all": 4, "prod": 5, "count_nonzero": 6}
+_MANY: Final = 1 << 16  # bytes, from which on it pays to reduce parts first
 _TRUTHS: Final = {"sum": 0, "max": 3, "min": 4}
 _KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
 _W64_GROUP: Final = 64
 _WIDEST: Final = 32
 _PAGE: Final = 4096
+_LONG: Final = 8
 _W64_PARTS: Final = 512  # as far as each has four units
 _W64_UNITS: Final = 128  # of a part of a row, at most
 _W64_COLUMN: Final = (64, 16)  # elements of a part of a column at most: nearer each other than a page, and farther
@@ -101,6 +107,62 @@ def reduced(call: Call, name: str, a: Array, groups: Groups, target: Array) -> t
     return a, groups
 
 
+def of_parts(name: str, a: Array, axes: frozenset[int]) -> tuple[Array, frozenset[int]] | None:
+    """Return what parts of an array come to, of which something is to be found along axes.
+
+    Of ``any`` they are 0, of either sign, where all elements of a part are; of ``all``, of floats, where one is, and
+    whole numbers of the elements' size. Of ``prod``, of float32 and 64 bits, they are products; of ``count_nonzero``,
+    of whole numbers, how many are not 0, in uint32 or uint64.
+
+    Returns:
+        The parts, fewer than there were elements, and the axes along which they lie; None where other ways are faster.
+    """
+    groups = groups_of(a.shape, axes)
+    at = max((index for index, (_, gone) in enumerate(groups) if gone), default=None)
+    if at is None or not (w64(a.device) and a.is_contiguous and a.nbytes >= _MANY):
+        return None
+    size, rows = a.dtype.itemsize, at == len(groups) - 1
+    beside = max(_LONG // size, 1) if size >= WORD else 1  # elements of a word of 64 bits
+    words, whole = a, groups
+    if name == "count_nonzero" and size == WORD and not rows:
+        return None  # two columns would share a number
+    if size >= WORD and not (name == "prod" and a.dtype == "float64"):
+        whole = [*groups[:-1], (groups[-1][0] // beside, groups[-1][1])]
+        if groups[-1][0] % beside or a.byte_offset % _LONG:
+            return None
+        words = Array(a.storage, a.byte_offset, (a.size // beside,), resolve("uint64"))
+    shape = _w64_shape(words, whole, at)
+    if shape is None or shape.left:
+        return None
+    parts = -(-(shape.extent * words.dtype.itemsize // shape.unit if rows else shape.extent) // shape.part)
+    if 2 * shape.blocks * parts * shape.columns > words.size:
+        return None
+    made = _parts_of(name, a, words.reshape(-1), shape, parts)
+    if made is None:
+        return None
+    counts = name == "count_nonzero"
+    left = [*groups[:at], (parts, True), *([(1 if counts else beside, True)] if rows else groups[at + 1 :])]
+    kind = made.dtype if counts else resolve(f"uint{8 * size}") if name == "all" else a.dtype
+    found = Array(made.storage, made.byte_offset, tuple(count for count, _ in left), kind)
+    return found, frozenset(n for n, (_, gone) in enumerate(left) if gone)
+
+
+def _parts_of(name: str, a: Array, words: Array, shape: _Shape, parts: int) -> Array | None:
+    """Reduce the elements of ``a``, given as ``words``, in parts; None, and nothing done, where no kernel sees them."""
+    key = name, a.dtype.name, shape, parts
+    done = repeat("of parts", (words,), (None,), *key)
+    if done is not None:
+        return done[0]
+    dtype = words.dtype if words.dtype.itemsize == _LONG else resolve("uint32")
+    made = a.device.empty((shape.blocks * parts * shape.columns,), dtype)
+    call = Call(name, key_of("of parts", (words,), (None,), *key), (words,), (made,))
+    bits = 8 * a.dtype.itemsize
+    if not _send(call, name, call.operands[0], call.results[0], shape, parts, once=False, bits=bits):
+        return None
+    call.keep()
+    return made
+
+
 def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Array) -> tuple[Array, int] | None:
     shape = (_w64_shape if w64(a.device) else _shape_of)(a, groups, at)
     if shape is None:
@@ -112,8 +174,9 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
     left = 1 if once else parts + shape.left
     if left == 1 and not any(gone for _, gone in groups[:at]):
         made = target
-    else:
-        made = call.temporary((shape.blocks, left, shape.columns), target.dtype)
+    else:  # columns of extremes stay as narrow as they are
+        packed = w64(a.device) and shape.columns > 1 and name in _EXTREMES and a.dtype.itemsize < WORD
+        made = call.temporary((shape.blocks, left, shape.columns), a.dtype if packed else target.dtype)
     if not _send(call, name, a, made, shape, parts, once=once):
         return None
     if shape.left:
@@ -126,7 +189,9 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
     return made, left
 
 
-def _send(call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: int, *, once: bool) -> bool:
+def _send(
+    call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: int, *, once: bool, bits: int = 0
+) -> bool:
     """Reduce an axis in parts, or all of it ``once``; False, and nothing done, where a kernel cannot see it."""
     form, rows = "w64_" if w64(a.device) else "", shape.columns == 1
     seen, put = binding(a), binding(made)
@@ -134,10 +199,13 @@ def _send(call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: in
     if seen is None or put is None or seen[1] * size % shape.unit:
         return False
     units = 1 if rows else shape.columns * size // shape.unit
-    ops = _TRUTHS if a.dtype == "bool" and rows else _OPS
+    ops = _PARTS if bits else _TRUTHS if a.dtype == "bool" and rows else _OPS
+    signed = a.dtype.numpy.kind == "i" and not bits
     first = seen[1] * size // (shape.unit if form else 4)
-    push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, first, put[1])
-    constants = abi.UnitsConstants(ops[name], 8 * size, a.dtype.numpy.kind == "i", shape.unit > 8, not rows)
+    to = put[1] * made.dtype.itemsize // max(made.dtype.itemsize, WORD)
+    push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, first, to)
+    packed = made.dtype == a.dtype and size < WORD
+    constants = abi.UnitsConstants(ops[name], bits or 8 * size, signed, shape.unit > 8, not rows, packed)
     work = shape.blocks * parts
     beside = _GROUP // shape.lanes
     if form:
