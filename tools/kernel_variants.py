@@ -59,6 +59,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^(norm|softmax)", "GROUP", (256, 1024, 256)),
     ("_long$", "KEEP", (1, 1, 1)),
     ("^(norm|softmax)", "KEEP", (1, 4, 4)),
+    ("^norm_layer", "MOMENT", (0, 1, 2)),
     # products
     ("^matvec_.*(columns1|pairs1|rows1024)", "ROWS", (1, 1, 1)),
     ("^matvec_", "ROWS", (2, 8, 8)),
