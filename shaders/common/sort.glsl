@@ -7,7 +7,7 @@
 layout(constant_id = 0) const uint KIND = 0u;  // of elements: 0 uint, 1 int, 2 float
 layout(constant_id = 1) const bool LARGEST = false;  // the largest come first; NaN is last in any case
 layout(constant_id = 2) const bool BEGINS = false;  // the first pass: elements lie at their places
-layout(constant_id = 3) const uint PHASE = 1u;  // 0: how many elements of a chunk have each digit; 1: order; 2: of rows alone; 3: see sort_lanes.comp
+layout(constant_id = 3) const uint PHASE = 1u;  // 0: how many elements of a chunk have each digit; 1: order; 2: of rows alone; 3: short rows, all compared with all
 layout(constant_id = 4) const bool KEYS = true;  // elements are stored
 layout(constant_id = 5) const bool PLACES = true;  // the places are stored that they came from
 

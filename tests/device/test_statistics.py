@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import vkpar
-from vkpar import InvalidUsageError, UnsupportedError
+from vkpar import InvalidUsageError, UnsupportedError, env
 from vkpar.ops.call import call
 from vkpar.ops.call.kept import counters
 from vkpar.ops.reduce import cpu, scans
@@ -165,6 +165,38 @@ def test_statistics_of_odd_values(device: vkpar.Device) -> None:
         vkpar.topk(a, 4)
     with pytest.raises(UnsupportedError, match="sort computes"):
         vkpar.sort(device.zeros(3, "complex64"))
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_buffer": 1 << 21}])
+def test_variances_of_what_no_binding_holds(
+    device: vkpar.Device, rng: np.random.Generator, limits: dict[str, int]
+) -> None:
+    """Rows are taken in parts, in one buffer and in several."""
+    a = rng.random((700, 1000)).astype(np.float32)
+    with env.override(max_binding=(1 << 20) + 256, **limits), vkpar.open_devices(str(device.info.index))[0] as small:
+        x = small.array(a)
+        for axis in (0, 1, None):
+            want = np.var(a, axis, np.float64)
+            bound = (additions(a.size) + 5) * 2 * U * want + ((additions(a.size) + 3) * 2 * U) ** 2
+            assert (np.abs(vkpar.var(x, axis).numpy() - want) <= bound).all()
+            np.testing.assert_allclose(vkpar.std(x, axis).numpy(), np.sqrt(want), rtol=(additions(a.size) + 5) * 2 * U)
+
+
+@pytest.mark.parametrize("name", ["var", "std", "sum", "max", "any", "count_nonzero", "cumsum", "cumprod", "argmax"])
+def test_axes_are_whole_numbers_in_every_call(device: vkpar.Device, name: str) -> None:
+    """A call that was kept is not found by 1.0; whole numbers of other types are one axis."""
+    x = device.array(np.arange(12, dtype=np.float32).reshape(3, 4))
+    call = getattr(vkpar, name)
+    want = call(x, 1).numpy()
+    for same in (np.int64(1), np.array(1), -1, 1):
+        np.testing.assert_array_equal(call(x, same).numpy(), want)
+    for wrong in (1.0, "1", [1]):
+        with pytest.raises(InvalidUsageError, match="whole number"):
+            call(x, wrong)
+    if name in ("var", "std"):
+        for ddof in ("a", None, 1.5):
+            with pytest.raises(InvalidUsageError, match="ddof"):
+                call(x, 1, ddof=ddof)
 
 
 def test_running_sums_and_products(device: vkpar.Device, rng: np.random.Generator) -> None:

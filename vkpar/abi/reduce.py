@@ -72,7 +72,7 @@ class Units(NamedTuple):
 
 
 class UnitsConstants(NamedTuple):
-    """What is done, what elements are, whether units have 16 bytes, whether columns are reduced, and stay elements."""
+    """What is done, what elements are, whether units have 16 bytes, whether columns are reduced, and packed."""
 
     op: int
     bits: int
@@ -168,7 +168,7 @@ class SortConstants(NamedTuple):
 
 
 class SortLanesConstants(NamedTuple):
-    """What :class:`SortConstants` says, but of an invocation a chunk's elements, and then the words of an element."""
+    """What :class:`SortConstants` says, the elements of a chunk being one invocation's; and an element's words."""
 
     kind: int
     largest: int

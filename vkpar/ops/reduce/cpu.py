@@ -104,7 +104,7 @@ def sorts(device: Device, rows: int, count: int, passes: int) -> tuple[int, int,
 
 
 def compares(device: Device) -> int:
-    """Return how long rows are that are sorted in a fraction of the time of longer ones; 0 where none are."""
+    """Return the longest row whose elements are all compared with all to sort them; 0 where none is."""
     return _COMPARED[0] if reads_pairs(device) else 0
 
 

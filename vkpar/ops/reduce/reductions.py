@@ -147,6 +147,7 @@ def argmin(a: Array, axis: int | None = None, keepdims: bool = False, *, out: Ar
 
 
 def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array:
+    axis = whole(name, axis)
     made = run_single(name, a, out, axis, bool(keepdims))
     if made is not None:
         return made
@@ -170,7 +171,7 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
         check_overlap(name, out, a, in_place=False)
     if kind.family == "place" and count >= 1 << 32:
         raise UnsupportedError(f"{name}: places are uint32, and there are {count} elements along the axis")
-    key = key_of(name, (a,), (out,), axis, bool(keepdims)) if isinstance(axis, int | tuple | None) else None
+    key = key_of(name, (a,), (out,), axis, bool(keepdims))
     made = a.device.empty(shape, result) if out is None else out
     if not made.size:
         return made
@@ -192,7 +193,7 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
 
 
 def again(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array | None:
-    """Reduce by the recipe that an earlier call has left; None, and nothing done, where there is none."""
+    """Reduce by the recipe that an earlier call has left, along what :func:`whole` gives; None where there is none."""
     done = repeat(name, (a,), (out,), axis, bool(keepdims))
     return None if done is None else done[0]
 
@@ -316,6 +317,20 @@ def _result_dtype(name: str, kind: Reduction, a: Array) -> DType:
     return dtypes.float32 if kind.mean and not dtype.is_float else dtype
 
 
+def whole(name: str, axis: Axis) -> Axis:
+    """Return an axis, or several, as whole numbers, by which recipes are found: 1.0 would be found as 1.
+
+    Raises:
+        InvalidUsageError: it is none.
+    """
+    if axis is None or type(axis) is int:
+        return axis
+    try:
+        return tuple(map(operator.index, axis)) if isinstance(axis, tuple) else operator.index(axis)
+    except TypeError as error:
+        raise InvalidUsageError(f"{name}: an axis is a whole number, not {axis!r}") from error
+
+
 def axes_of(name: str, a: Array, axis: Axis, *, single: bool = False) -> frozenset[int]:
     """Return the axes to reduce, counted from 0.
 
@@ -327,11 +342,9 @@ def axes_of(name: str, a: Array, axis: Axis, *, single: bool = False) -> frozens
     if isinstance(axis, tuple) and single:
         raise InvalidUsageError(f"{name} takes one axis, or None for all elements, not {axis}")
     found: list[int] = []
-    try:
-        given = [operator.index(each) for each in (axis if isinstance(axis, tuple) else (axis,))]
-    except TypeError as error:
-        raise InvalidUsageError(f"{name}: an axis is a whole number, not {axis!r}") from error
-    for each in given:
+    given = whole(name, axis)
+    assert given is not None, "it was asked before"
+    for each in given if isinstance(given, tuple) else (given,):
         if not -a.ndim <= each < a.ndim:
             raise InvalidUsageError(f"{name}: there is no axis {each} in an array of shape {a.shape}")
         found.append(each % a.ndim)

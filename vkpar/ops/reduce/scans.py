@@ -75,6 +75,7 @@ def cumprod(a: Array, axis: int | None = None, *, out: Array | None = None) -> A
 
 
 def _along(name: str, a: Array, axis: int | None, out: Array | None) -> Array:
+    axis = axis if axis is None else _whole(name, axis)
     done = repeat(name, (a,), (out,), axis)
     if done is not None:
         return done[0]
@@ -87,8 +88,7 @@ def _along(name: str, a: Array, axis: int | None, out: Array | None) -> Array:
     made = a.device.empty(a.shape, dtype) if out is None else out
     if not a.size:
         return made
-    key = key_of(name, (given,), (out,), axis) if isinstance(axis, int | None) else None
-    call = Call(name, key, (given,), (made,))
+    call = Call(name, key_of(name, (given,), (out,), axis), (given,), (made,))
     _record(call, a, at, product=name == "cumprod")
     call.keep()
     return made
@@ -143,13 +143,17 @@ def checked(name: str, a: Array, axis: int | None, out: Array | None = None) -> 
         raise UnsupportedError(f"{name} computes {', '.join(SHORT)}, not {a.dtype}{advice(a.dtype)}")
     if axis is None:
         return a.reshape(-1), 0
-    try:
-        axis = operator.index(axis)
-    except TypeError as error:
-        raise InvalidUsageError(f"{name}: an axis is a whole number, not {axis!r}") from error
+    axis = _whole(name, axis)
     if not -a.ndim <= axis < a.ndim:
         raise InvalidUsageError(f"{name}: there is no axis {axis} in an array of shape {a.shape}")
     return a, axis % a.ndim
+
+
+def _whole(name: str, axis: object) -> int:
+    try:
+        return operator.index(axis)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise InvalidUsageError(f"{name}: an axis is a whole number, not {axis!r}") from error
 
 
 def lying_last(a: Array, axis: int) -> Array:

@@ -20,10 +20,11 @@ from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import abs as absolute
 from vkpar.ops.elementwise.functions import exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
+from vkpar.ops.elementwise.mathematics import bitwise_and
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import counting, units
 from vkpar.ops.reduce.long import halved
-from vkpar.ops.reduce.reductions import Axis, again, axes_of
+from vkpar.ops.reduce.reductions import Axis, again, axes_of, whole
 from vkpar.ops.reduce.reductions import max as greatest
 from vkpar.ops.reduce.reductions import min as least
 from vkpar.ops.reduce.reductions import sum as total
@@ -143,12 +144,15 @@ def all(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | Non
 def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
     """Return how many elements along axes are not 0, as uint32; NaN is not 0.
 
+    Subnormal floats are none on CPU drivers that compare them as 0, such as SwiftShader's; on GPUs the bits count.
+
     Arguments and errors are those of :func:`var`; ``out`` is of uint32.
 
     Examples:
         >>> int(vkpar.count_nonzero(device.array([0, 2, 3])))
         2
     """
+    axis = whole("count_nonzero", axis)
     done = again("count_nonzero", a, axis, keepdims, out)
     if done is not None:
         return done
@@ -164,13 +168,18 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
         parts = units.of_parts("count_nonzero", a, frozenset(axes))
         if parts is not None:
             return _landed(total(parts[0], tuple(parts[1])).reshape(shape), out, dtypes.uint32)
-    truths = a if a.dtype == _BOOL else not_equal(a, 0)
+    if counting.takes(a) and a.dtype.is_float:  # by their bits, as the kernel does
+        bits = 8 * a.dtype.itemsize
+        truths = not_equal(bitwise_and(a.view(f"uint{bits}"), (1 << (bits - 1)) - 1), 0)
+    else:
+        truths = a if a.dtype == _BOOL else not_equal(a, 0)
     found = total(truths, axis, keepdims, out=None if out is None else out.view("int32"))  # bits of uint32 as well
     return found.view("uint32") if out is None else out
 
 
 def _of_truth(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, extreme: str, nothing: bool) -> Array:
     """Say what the extremes of truths do; ``nothing`` is what no elements come to."""
+    axis = whole(name, axis)
     done = again(extreme, a, axis, keepdims, out) if isinstance(a, Array) and a.dtype == _BOOL else None
     if done is not None:
         return done

@@ -90,8 +90,8 @@ def reduced(call: Call, name: str, a: Array, groups: Groups, target: Array) -> t
 
     Args:
         call: that it is a part of.
-        name: ``sum``, ``max`` or ``min``; ``count`` or ``count of floats`` of unsigned bits, also of 32, but not
-            where :func:`w64` says that parts are no two invocations'.
+        name: ``sum``, ``max`` or ``min``; ``count`` or ``count of floats`` of unsigned bits, also of 32, except
+            where :func:`w64` holds.
         a: elements of 8, 16 or 64 bits, an array of the call; those of fewer than 32 come to int32 or uint32.
         groups: the sizes of its axes, neighbours of one kind as one, and which are reduced.
         target: contiguous, for the results in the order of the axes that are kept.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Final
 
 from vkpar import dtypes
 from vkpar.abi import rows as abi
 from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
+from vkpar.errors import InvalidUsageError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, INTEGERS, NARROW, SHORT
@@ -18,7 +20,7 @@ from vkpar.ops.elementwise.run import launch
 from vkpar.ops.elementwise.shipped import SHIPPED
 from vkpar.ops.reduce import once
 from vkpar.ops.reduce.passes import Reduction
-from vkpar.ops.reduce.reductions import Axis
+from vkpar.ops.reduce.reductions import Axis, whole
 from vkpar.ops.reduce.reductions import sum as total
 from vkpar.ops.reduce.statistics import checked, of_floats
 from vkpar.ops.reduce.units import groups_of
@@ -44,7 +46,8 @@ def var(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, o
         out: where the result goes, of its shape, of ``a``'s type (float32 of integers), sharing no memory with ``a``.
 
     Raises:
-        InvalidUsageError: not an array, a closed one; no such axis, or one named twice; a wrong ``out``.
+        InvalidUsageError: not an array, a closed one; no such axis, or one named twice; a ``ddof`` that is no whole
+            number; a wrong ``out``.
         UnsupportedError: a type that devices do not compute, such as float64.
 
     Examples:
@@ -85,6 +88,11 @@ def std(a: Array, axis: Axis = None, keepdims: bool = False, *, ddof: int = 0, o
 
 def _along(name: str, a: Array, axis: Axis, keepdims: bool, ddof: int, out: Array | None) -> Array | None:
     """Return the moments along an axis, or several that lie side by side; None, and nothing done, of anything else."""
+    axis = whole(name, axis)
+    try:
+        ddof = operator.index(ddof)
+    except TypeError as error:
+        raise InvalidUsageError(f"{name}: ddof is a whole number, not {ddof!r}") from error
     done = repeat(name, (a,), (out,), axis, bool(keepdims), ddof)
     if done is not None:
         return done[0]
@@ -118,7 +126,8 @@ def _along(name: str, a: Array, axis: Axis, keepdims: bool, ddof: int, out: Arra
 
 def _at_once(call: Call, name: str, source: Array, target: Array, length: int, divisor: float) -> None:
     """Record the moments of rows, which a work-group reads once, or twice."""
-    bindings = [Binding("x", source, length), Binding("w", source, 0), Binding("b", source, 0)]
+    one = call.view(source, Array(source.storage, source.byte_offset, (1,), source.dtype))  # which nobody reads
+    bindings = [Binding("x", source, length), Binding("w", one, 0), Binding("b", one, 0)]
     constants = (*abi.NormConstants(), *abi.MomentConstants(_MOMENTS[name]))
     kernel, count = f"norm_layer_{SHORT[source.dtype.name]}", source.size // length
     rows.launch(call, kernel, count, length, [*bindings, Binding("y", target, 1, True)], divisor, lambda _: constants)
