@@ -203,8 +203,8 @@ class Dispatch:
         if not {*self._meaning.types, *self._meaning.results} <= _FULL_TYPES:
             return None
         firsts = [first for _, first in self._bindings]
-        words = [dtypes.resolve(each).itemsize == 4 for each in self._stored]
-        return cpu.taken(out.device, self._geometry, firsts, len(self._outs), out.size, words)
+        sizes = [dtypes.resolve(each).itemsize for each in self._stored]
+        return cpu.taken(out.device, self._geometry, firsts, len(self._outs), out.size, sizes)
 
     @property
     def _stored(self) -> list[str]:
