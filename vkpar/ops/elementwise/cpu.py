@@ -78,6 +78,12 @@ def moves_long(source: Array, target: Array) -> bool:
     return target.strides[-1:] == (1,) and (source.strides[-1] in (-1, 0) or 1 in source.strides)
 
 
+def picks_long(source: Array, target: Array) -> bool:
+    """Say whether elements of 64 bits may be every second one of rows, which a kernel picks out of fours."""
+    fits = target.dtype.itemsize == 8 and target.strides[-1:] == (1,) and source.strides[-1] == 2
+    return fits and has_few_tests(target.device, 2 * target.size, flat=False)
+
+
 def moves_in_parts(target: Array) -> bool:
     """Say whether what no kernel writes at once is written in parts, by kernels that are fast where they can."""
     whole = target.nbytes <= target.device.limits.max_storage_buffer_range
@@ -103,7 +109,7 @@ class Full:
         geometry: how operands and results lie.
         firsts: the elements of the bindings at which they begin.
         results: how many of them are results.
-        sizes: of each binding, the bytes of an element.
+        sizes: of each binding, the bytes of an element; of 64 bits those that are copied as two words each.
     """
 
     device: Device
@@ -147,6 +153,11 @@ class Full:
             return usual
         return BYTES if self.geometry.is_wide(number, self.firsts[number], 4 * blocks) else usual
 
+    def in_eights(self, number: int) -> bool:
+        """Say whether an operand is read in eights, or in those of which it is every second element of 64 bits."""
+        long = self.sizes[number] > 4 and self.mode(number) == SECOND
+        return long or self.geometry.is_wide(number, self.firsts[number], 8)
+
 
 class FullRows(Full):
     """A dispatch of a kernel *rows*."""
@@ -185,7 +196,9 @@ class FullRows(Full):
         """Return how an operand lies: the kernel reads every second element by whole eights, a row's only one once."""
         x, y = self.geometry.strides[number][:2]
         is_operand = number < len(self.firsts) - self.results
-        second = self.sizes[number] == 4 and x == 2 and y % 8 == 0 and self.firsts[number] % 8 < 2 and is_operand
+        beside = self.sizes[number] // 4  # words of an element
+        starts = beside > 0 and self.firsts[number] % 8 in (0, beside)
+        second = starts and x == 2 and y % 8 == 0 and is_operand
         usual = super().lying(number)
         if usual in (ANY, COLUMN) and x == 0 and is_operand:
             return ONE

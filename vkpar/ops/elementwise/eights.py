@@ -50,7 +50,10 @@ uvec4 halves_of(u64vec4 pairs, bool second) {
 }
 """
 
-_PART: Final = "uint part = 0u;  // which eight of an invocation's elements is made"
+_WHOLE: Final = """\
+uint part = 0u;  // which eight of an invocation's elements is made
+uvec4 longs_of(u64vec4 pairs, bool second) { return words_of(second ? pairs.yw : pairs.xz); }
+"""
 
 _READ: Final = """\
 void {name}_read(uint at, out uvec4 low, out uvec4 high) {{
@@ -220,7 +223,7 @@ def kernel(form: str, operands: Named, results: Named, kind: KernelTypes) -> lis
     """Return the GLSL that follows the declarations and ``compute``."""
     whole = not all(is_float(dtype) for _, dtype in operands + results)
     lines = [_ROWS_HEAD if form == ROWS else _FULL_HEAD + (_WHOLE_BLOCKS if whole else _FULL_BLOCKS), _COMMON]
-    lines += [_PART] * whole
+    lines += [_WHOLE] * whole
     lines += _moved(_READ, _READ_WHOLE, operands, "read") + _moved(_WRITE, _WRITE_WHOLE, results, "write")
     lines += _four(operands, results, kind)
     lines += _rows(operands, results) if form == ROWS else _full(operands, results, kind)
@@ -299,6 +302,22 @@ def _single(operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     return [*lines, "}"]
 
 
+def _second(name: str, dtype: str, place: int, start: str) -> list[str]:
+    """Return GLSL that reads every second element by eights, or of 64 bits, which are copied as words, by fours."""
+    lines, kinds = [], [("", "halves_of", 1)]
+    if not is_float(dtype):
+        kinds = [(f"if ({name}_EIGHTS) ", "longs_of", 2), ("else ", "halves_of", 1)]
+    for condition, picked, odd in kinds:
+        chosen = f"({start} & {odd}u) != 0u"
+        lines.append(f"        {condition}{{")
+        lines.append(f"            h{place} = l{place} = {picked}({name}_eight[at{place} >> 3], {chosen});")
+        lines.append(
+            f"            if (BLOCKS > 1u) h{place} = {picked}({name}_eight[(at{place} >> 3) + 1u], {chosen});"
+        )
+        lines.append("        }")
+    return lines
+
+
 def _rows(operands: Named, results: Named) -> list[str]:
     lines = ["void eight(uint x, uint y) {", "    uint i = 0u;"]
     for place, (name, dtype) in enumerate(operands):
@@ -319,9 +338,7 @@ def _rows(operands: Named, results: Named) -> list[str]:
             f"    }} else if ({name}_MODE == {ONE}u) {{",
             f"        l{place} = h{place} = uvec4({_raw(name, dtype, f'at{place}')});",
             f"    }} else if ({name}_MODE == {SECOND}u) {{",
-            f"        bool odd = (push.g[{first}] & 1u) != 0u;",
-            f"        h{place} = l{place} = halves_of({name}_eight[at{place} >> 3], odd);",
-            f"        if (BLOCKS > 1u) h{place} = halves_of({name}_eight[(at{place} >> 3) + 1u], odd);",
+            *_second(name, dtype, place, f"push.g[{first}]"),
             "    } else {",
             f"        h{place} = l{place} = uvec4({low});",
             f"        if (BLOCKS > 1u) h{place} = uvec4({high});",
