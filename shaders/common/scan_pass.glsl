@@ -1,7 +1,7 @@
 // Running sums in one pass over memory: see scan.comp. Chunks are taken in the order in which work-groups ask for them, so
 // that whoever waits waits for chunks that a running group has. Windows of 256 chunks have a sum, too, at most 256 in a row.
 // Sums of chunks before a chunk, and of windows before its window, are joined in a tree that shapes alone fix. A group
-// tells what a chunk comes to before it waits for what comes before the last one.
+// publishes the sum of its next chunk before it waits for what precedes its current one.
 #ifndef VKPAR_SCAN_PASS_GLSL
 #define VKPAR_SCAN_PASS_GLSL
 
@@ -22,7 +22,7 @@ struct Chunk {
 
 shared PREFIX of_subgroup[MOST_SUBGROUPS];
 shared uvec2 sums_of[MOST_SUBGROUPS];
-shared uint told;
+shared uint ticket;
 shared bool missed;
 
 // A value is two halves, each in a word that says that it is there: whoever finds both needs no order of memory.
@@ -119,9 +119,9 @@ void make_all(uint group) {
     uint lane = gl_LocalInvocationID.x, all = push.rows * push.chunks;
     if (group >= push.groups) return;
     Chunk chunk;
-    if (lane == 0u) told = atomicAdd(counted[0], 1u);
+    if (lane == 0u) ticket = atomicAdd(counted[0], 1u);
     barrier();
-    chunk.number = told;
+    chunk.number = ticket;
     uint left = 0u, after = 0u;
     if (chunk.number < all) {
         load(chunk);
@@ -130,12 +130,12 @@ void make_all(uint group) {
     }
     while (chunk.number < all) {
         if (lane == 0u) {
-            told = after;
+            ticket = after;
             missed = false;
         }
         barrier();
         Chunk next;
-        next.number = told;
+        next.number = ticket;
         if (next.number < all) {
             load(next);
             if (lane == 0u) after = atomicAdd(counted[0], 1u);
@@ -147,14 +147,12 @@ void make_all(uint group) {
     }
     barrier();
     if (lane == 0u) {
-        if (left > 0u) {
-            atomicAdd(counted[2], left);
-            memoryBarrierBuffer();
-        }
-        told = atomicAdd(counted[1], 1u);
+        if (left > 0u) atomicAdd(counted[2], left);
+        memoryBarrierBuffer();  // what the lane has published comes before
+        ticket = atomicAdd(counted[1], 1u);
     }
     barrier();
-    if (told + 1u < push.groups) return;
+    if (ticket + 1u < push.groups) return;
     memoryBarrierBuffer();
     chunk.number = 0u;
     for (left = counted[2]; left > 0u; left--) {
@@ -162,7 +160,7 @@ void make_all(uint group) {
         load(chunk);
         if (lane == 0u) missed = false;
         begin(chunk);
-        end(chunk, 1u);
+        end(chunk, push.turns + 1u);  // all sums are there
         barrier();
         chunk.number++;
     }

@@ -262,11 +262,15 @@ class Driver:
     """Stands before a driver; ``result`` is what it says to submissions, 0 for all well.
 
     Attributes:
+        only: the VkDevice that alone has such a driver; None for all.
         most: the most submissions that came in one call.
+        meanwhile: is called once, before the next submission goes to the driver.
     """
 
     def __init__(self) -> None:
         self.result = self.most = 0
+        self.only: Any = None
+        self.meanwhile: Callable[[], None] | None = None
 
     def handles(self, real: Callable[[Queue], Any]) -> Callable[[Queue], Any]:
         """Return a bounce buffer for the function that collects a queue's handles."""
@@ -279,7 +283,11 @@ class Driver:
 
             def submit(*arguments: Any) -> int:
                 self.most = max(self.most, arguments[1])
-                return self.result or int(found.submit(*arguments))
+                run, self.meanwhile = self.meanwhile, None
+                if run is not None:
+                    run()
+                concerns = self.only is None or self.only == queue.device
+                return (self.result if concerns else 0) or int(found.submit(*arguments))
 
             _callbacks.append(vk.ffi.callback("PFN_vkQueueSubmit", submit))
             return replace(found, submit=_callbacks[-1])
@@ -321,17 +329,51 @@ def test_errors_of_a_deferred_submission(
     assert (a.numpy() == 2).all()
 
 
-def test_a_collective_after_a_refused_submission(driver: Driver, reopen: Callable[..., vkpar.Device]) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_collective_after_a_refused_submission(
+    driver: Driver, reopen: Callable[..., vkpar.Device], *, known: bool, alone: bool
+) -> None:
+    """Nothing of the collective is submitted where one driver refuses, whether it did so before or does now."""
     devices = [reopen(), reopen()]
     with vkpar.Communicator(devices, deterministic=True) as comm:
         arrays = [device.array(np.ones(100, np.int32)) for device in devices]
         comm.all_reduce(arrays).wait()
+        for device in devices:
+            device.synchronize()
+        at = 1 if known else 0  # another rank than the first one, or the first one, which is given the most then
+        driver.only = devices[at].logical.handle if alone else None
+        driver.result = -1 if known else 0
+        vkpar.add(arrays[at], arrays[at], out=arrays[at])
+        if not known:  # the first one was submitted, as the device had nothing to do
+            vkpar.add(arrays[at], arrays[at], out=arrays[at])
         driver.result = -1
-        vkpar.add(arrays[1], arrays[1], out=arrays[1])
-        with pytest.raises(vkpar.CommunicatorError, match="add"):
+        with pytest.raises(vkpar.CommunicatorError, match="VK_ERROR_OUT_OF_HOST_MEMORY"):
             comm.all_reduce(arrays)
         driver.result = 0
-    assert (arrays[1].numpy() == 4).all()
+    assert (arrays[at].numpy() == (4 if known else 8)).all()
+    assert (arrays[1 - at].numpy() == 2).all()
+
+
+def test_an_abort_during_a_submission(driver: Driver, reopen: Callable[..., vkpar.Device]) -> None:
+    """What a collective was to write is taken for lost, though the communicator failed before all was submitted."""
+    devices = [reopen(), reopen()]
+    comm = vkpar.Communicator(devices, deterministic=True)
+    arrays = [device.array(np.ones(100, np.int32)) for device in devices]
+    comm.all_reduce(arrays).wait()
+
+    def fail() -> None:
+        other = threading.Thread(target=comm._engine.health.fail, args=(vkpar.CommunicatorError("stalled"),))
+        other.start()
+        other.join(10)
+
+    driver.meanwhile = fail
+    with pytest.raises(vkpar.CommunicatorError, match="stalled"):
+        comm.all_reduce(arrays).wait()
+    for array in arrays:
+        with pytest.raises(vkpar.CommunicatorError, match="stalled"):
+            array.numpy()
+    comm.close()
 
 
 def test_operations_and_a_collective_in_one_call(driver: Driver, reopen: Callable[..., vkpar.Device]) -> None:

@@ -150,6 +150,24 @@ def test_calls_of_many_kinds_in_turn(comm: vkpar.Communicator, ranks: list[vkpar
         np.testing.assert_array_equal(array.numpy(), rows)
 
 
+def test_a_thread_takes_transfers_of_calls_that_follow(ranks: list[vkpar.Device], vendor: HostVendor) -> None:
+    """Where waits spin the thread looks for more, between calls that the caller gives few transfers of."""
+    with (
+        env.override(spin_us=20),
+        vkpar.Communicator(ranks, transport="peer", algorithm="direct", timeout=60) as comm,
+    ):
+        given = integers(5, 100)
+        arrays = [device.array(rows) for device, rows in zip(ranks, given, strict=True)]
+        want = sum(given)
+        for turn in range(12):
+            if turn % 4 == 3:
+                comm.barrier().wait()  # it sleeps again
+            comm.all_reduce(arrays, op="max" if turn else "sum")
+        for array in arrays:
+            np.testing.assert_array_equal(array.numpy(), want)
+    assert vendor.copied
+
+
 def test_a_profile_of_a_graph_knows_what_was_carried(comm: vkpar.Communicator, ranks: list[vkpar.Device]) -> None:
     arrays = [device.array(rows) for device, rows in zip(ranks, integers(2, 3000), strict=True)]
     with vkpar.capture(ranks, comm=comm) as graph:

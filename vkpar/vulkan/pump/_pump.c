@@ -62,19 +62,21 @@ static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values
     return count;
 }
 
-/* Returns the submission of a command buffer that signals `value`, the queue's next one. */
-static submit_info fill_one(single *one, vkp_queue *q, void *command, uint64_t value) {
+/* Returns the submission of a command buffer that signals `value`, the queue's next one. What it waits for counts as waited
+ * for: who does not submit it sets sibling_waited back. */
+static submit_info fill_one(one_submission *one, vkp_queue *q, void *command, uint64_t value) {
     uint32_t count = add_sibling_wait(q, &one->wait, &one->waited, 0);
     one->command = command;
     one->value = value;
     one->stage = STAGE_ALL_COMMANDS;
     one->timeline = (timeline_info){STYPE_TIMELINE_SUBMIT, NULL, count, &one->waited, 1, &one->value};
-    return (submit_info){STYPE_SUBMIT_INFO, &one->timeline, count, &one->wait, &one->stage, 1, &one->command, 1, &q->timeline};
+    return (submit_info){STYPE_SUBMIT_INFO, &one->timeline, count, &one->wait, &one->stage, 1, &one->command, 1,
+                         &q->timeline};
 }
 
 /* Submits a command buffer that signals `value`, the queue's next one. */
 static int32_t submit_one(vkp_queue *q, void *command, uint64_t value) {
-    single one;
+    one_submission one;
     uint64_t before = q->sibling_waited;
     submit_info info = fill_one(&one, q, command, value);
     int32_t result = q->submit(q->queue, 1, &info, 0);

@@ -53,7 +53,7 @@ struct vkp_stream {
 
 static void note_fork(void) { forked = 1; }
 
-static submit_info fill_one(single *one, vkp_queue *q, void *command, uint64_t value);
+static submit_info fill_one(one_submission *one, vkp_queue *q, void *command, uint64_t value);
 static int32_t submit_one(vkp_queue *q, void *command, uint64_t value);
 static void close_recordings(vkp_stream *s, int leak);
 

@@ -1,8 +1,8 @@
 /* Eager launching: a stream gathers a device's operations in an open command buffer of its compute queue.
  *
- * The open buffer is submitted when the device has run dry or is about to, when enough has gathered, and before
- * anything that needs it: other submissions to the queue or its sibling, and waits for its value. Its value counts as
- * the queue's last one from the first operation in it on. Every entry holds the lock `entry`; a thread submits what nobody
+ * The open buffer is submitted when the device has run dry or is about to, when enough has gathered, and before anything
+ * that needs it, programs in the same call: other submissions to the queue or its sibling, and waits for its value. Its
+ * value counts as the queue's last one from the first operation in it on. Every entry holds the lock `entry`; a thread submits what nobody
  * comes back to. Where a submit fails, the buffer stays as it is: the next call tries again, and says so before it appends
  * anything. While a thread captures, what it asks of the stream is refused: the caller keeps it for a graph.
  */
@@ -29,7 +29,7 @@ static void set_apart(vkp_stream *s, uint64_t took) {
     s->apart = (7 * s->apart + (apart > APART_NS ? apart : APART_NS)) / 8;
 }
 
-/* Ends it: it is to be submitted next. *ended: there is one. */
+/* Ends it, once threads have submitted what comes before; it is to be submitted next. *ended: there is one. */
 static int32_t seal(vkp_stream *s, int *ended) {
     *ended = 0;
     if (!s) return SUCCESS;
@@ -74,7 +74,7 @@ static int32_t flush(vkp_stream *s) {
 }
 
 /* Takes note of how a call ended that also submitted what had been gathered for a queue, and was sealed. */
-static void note_gathered(vkp_queue *q, const single *gathered, uint64_t begun, int32_t result) {
+static void note_gathered(vkp_queue *q, const one_submission *gathered, uint64_t begun, int32_t result) {
     if (noted(q->stream, SUBMIT, result) == SUCCESS) note_sent(q->stream, gathered->value, begun);
 }
 

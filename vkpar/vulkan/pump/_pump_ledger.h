@@ -229,6 +229,18 @@ static void unlist_group(vkp_group *g) {
     pthread_mutex_unlock(&ledger.lock);
 }
 
+/* Takes back the deed that was written down last, the group's, of which nothing was submitted; not where it counts already:
+ * something was lost, or the group's end has found what it spoils. */
+static void take_back(const vkp_group *g) {
+    pthread_mutex_lock(&ledger.lock);
+    const deed *last = ledger.ndeeds ? &ledger.deeds[ledger.ndeeds - 1] : NULL;
+    if (last && last->seq == ledger.clock.seq && last->group == g->number && !g->settled && !ledger.clock.lost) {
+        ledger.ntouches = last->first;
+        ledger.ndeeds--;
+    }
+    pthread_mutex_unlock(&ledger.lock);
+}
+
 /* Has the groups forget a queue that is being freed: nobody asks any more how far it is. */
 static void forget_queue(const vkp_queue *q) {
     pthread_mutex_lock(&ledger.lock);

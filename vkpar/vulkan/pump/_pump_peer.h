@@ -14,8 +14,7 @@
 enum {
     REACHES = 0,                         /* a wait for a word that is as far, modulo 2^32 (but HIP's), or farther */
     FEW = 8,                             /* transfers that are given at once */
-    LOOKING_NS = 100000,                 /* how long the thread looks for more transfers before it sleeps, where the */
-    LEAST_CORES = 8,                     /* machine has so many cores */
+    LOOKING_NS = 100000,                 /* how long the thread looks for more transfers before it sleeps */
     UNDER_WAY = 24,                      /* submissions: with FEW each, less than the 340 transfers that fill a stream */
 };
 
@@ -120,8 +119,8 @@ static int32_t carry(vkp_program *p, uint32_t *failed) {
 
 /* ---- the thread that gives transfers where they are many, each of which takes the caller some 7 us ----
  *
- * Few are given by the caller, since waking the thread takes longer; but the thread looks for more for a while before it
- * sleeps, and then takes those, too: calls that follow each other return sooner.
+ * Few are given by the caller, since waking the thread takes longer. But where waits of the group spin, the thread looks
+ * for more for a while before it sleeps, and takes those that come then: calls that follow each other return sooner.
  *
  * There is one for all groups: a card's streams share few queues of the hardware, in which what waits holds up what was
  * given later. So transfers must be given in the order in which the kernels were submitted that they wait for.
@@ -133,28 +132,28 @@ static struct {
     pthread_cond_t wake, given;
     vkp_program **programs;              /* ring: whose transfers are to be given, oldest first */
     uint64_t head, tail, capacity;
-    int looks, called;                   /* the thread looks for more; it is to do so */
+    int is_looking, is_wanted;           /* the thread looks for more; it is to do so before it sleeps */
 } carrier = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .given = PTHREAD_COND_INITIALIZER};
 
 /* Looks for more programs for a while; the caller holds the carrier's lock. */
 static void look(void) {
     uint64_t since = now_ns(), tail = carrier.tail;
-    carrier.looks = 1;
+    carrier.is_looking = 1;
     pthread_mutex_unlock(&carrier.lock);
-    while (__atomic_load_n(&carrier.tail, __ATOMIC_RELAXED) == tail && now_ns() - since < LOOKING_NS) {}
+    while (__atomic_load_n(&carrier.tail, __ATOMIC_RELAXED) == tail && now_ns() - since < LOOKING_NS) pause_briefly();
     pthread_mutex_lock(&carrier.lock);
-    carrier.looks = carrier.called = 0;
+    carrier.is_looking = 0;
+    if (carrier.tail == tail) carrier.is_wanted = 0;
 }
 
-static int has_cores(void) { return sysconf(_SC_NPROCESSORS_ONLN) >= LEAST_CORES; }
-
 static void *give(void *unused) {
-    int looks = has_cores();
     pthread_mutex_lock(&carrier.lock);
     for (;;) {
-        if (carrier.head == carrier.tail && looks) look();
-        while (carrier.head == carrier.tail && !carrier.called) pthread_cond_wait(&carrier.wake, &carrier.lock);
-        if (carrier.head == carrier.tail) continue;
+        while (carrier.head == carrier.tail && !carrier.is_wanted) pthread_cond_wait(&carrier.wake, &carrier.lock);
+        if (carrier.head == carrier.tail) {
+            look();
+            continue;
+        }
         vkp_program *p = carrier.programs[carrier.head % carrier.capacity];
         uint32_t failed = 0;
         pthread_mutex_unlock(&carrier.lock);
@@ -209,15 +208,15 @@ static int is_shallow(const vkp_group *g) {
 static int32_t carry_all(vkp_program *p, uint32_t *failed) {
     int few = p->ntransfers <= FEW && is_shallow(p->group);
     pthread_mutex_lock(&carrier.lock);
-    int busy = carrier.head != carrier.tail, handed = (busy || !few || carrier.looks) && takes_one();
+    int busy = carrier.head != carrier.tail, handed = (busy || !few || carrier.is_looking) && takes_one();
     if (handed) {
         carrier.programs[carrier.tail % carrier.capacity] = p;
         __atomic_store_n(&carrier.tail, carrier.tail + 1, __ATOMIC_RELAXED);
         p->waiting++;
-        if (!carrier.looks) pthread_cond_signal(&carrier.wake);
-    } else if (!carrier.called && has_cores()) {
+        if (!carrier.is_looking) pthread_cond_signal(&carrier.wake);
+    } else if (p->group->spin_ns && !carrier.is_wanted) {
         if (!carrier.running) carrier.running = starts();
-        carrier.called = 1;
+        carrier.is_wanted = carrier.running;
         pthread_cond_signal(&carrier.wake);
     }
     while (busy && !handed && carrier.head != carrier.tail) pthread_cond_wait(&carrier.given, &carrier.lock);

@@ -22,9 +22,9 @@ void vkp_program_free(vkp_program *p) {
     if (__atomic_load_n(&p->is_sent, __ATOMIC_ACQUIRE)) await_sender(p->group, p);
     if (p->ntransfers) await_carrier(p);
     free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);
-    free(p->gates); free(p->gate_values); free(p->submits); free(p->gathered); free(p->timelines); free(p->waits); free(p->wait_values);
+    free(p->gates); free(p->gate_values); free(p->submits); free(p->timelines); free(p->waits); free(p->wait_values);
     free(p->signals); free(p->signal_values); free(p->required); free(p->stages); free(p->first); free(p->needs);
-    free(p->opening); free(p->touches); free(p->transfers); free(p->pieces); free(p->opens); free(p->late);
+    free(p->opening); free(p->gathered); free(p->touches); free(p->transfers); free(p->pieces); free(p->opens); free(p->late);
     free(p);
 }
 
@@ -242,12 +242,15 @@ static int is_member(const vkp_group *g, const vkp_queue *q) {
     return 0;
 }
 
-/* Has what a rank's device has gathered go ahead of the rank's batches, in one call to the driver; before all batches where
- * some go to the device's other queue, which wait for it. */
-static int32_t go_ahead(vkp_program *p, uint32_t rank) {
+/* Was it refused before? Then it is tried again before anything is submitted. */
+static int was_refused(const vkp_stream *s) { return s && s->sealed; }
+
+/* Prepares what a rank's device has gathered: it is submitted in one call with the rank's first batches; at once where the
+ * rank has none, or where batches go to the device's other queue, too, which wait for it. */
+static int32_t prepare_gathered(vkp_program *p, uint32_t rank) {
     vkp_queue *q = p->group->queues[rank];
     p->gathered[rank].command = NULL;
-    if (!batches_of(p, rank) || is_member(p->group, q->sibling)) return flush_device(q);
+    if (!batches_of(p, rank) || is_member(p->group, q->sibling) || was_refused(q->stream)) return flush_device(q);
     settle(q);
     settle(q->sibling);
     int ended, result = q->sibling ? flush(q->sibling->stream) : SUCCESS;
@@ -265,7 +268,7 @@ static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     *failed = g->n;
     for (uint32_t r = 0; r < g->n; r++) {
         sibling_waited[r] = g->queues[r]->sibling_waited;
-        if (result == SUCCESS) result = go_ahead(p, r);
+        if (result == SUCCESS) result = prepare_gathered(p, r);
         next[r] = g->queues[r]->last;
         fill[r] = p->first[r];
     }
@@ -273,8 +276,9 @@ static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     if (result == SUCCESS) result = build(p, next, fill);
     if (result == SUCCESS) result = may_submit(g);
     if (result == SUCCESS) {
+        promise_touches(p, next);
         result = submit_all(p, failed);
-        if (result == SUCCESS || began(p)) promise_touches(p, next);
+        if (result != SUCCESS && !began(p)) take_back(g);
     }
     if (result == SUCCESS && p->ntransfers) result = carry_all(p, failed);
     if (result != SUCCESS) {

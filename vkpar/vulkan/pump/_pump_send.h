@@ -27,14 +27,14 @@ static uint64_t value_of(const vkp_program *p, uint32_t rank, uint32_t batch) {
     return p->signal_values[p->first[rank] + batch];
 }
 
-static void note_gathered(vkp_queue *q, const single *gathered, uint64_t begun, int32_t result);
+static void note_gathered(vkp_queue *q, const one_submission *gathered, uint64_t begun, int32_t result);
 
 /* Submits `count` of a rank's batches, from `begin` on; what its device had gathered goes before them in the same call,
  * which costs a driver and a GPU half of what two do. */
 static int32_t submit_part(vkp_program *p, uint32_t rank, uint32_t begin, uint32_t count) {
     vkp_queue *q = p->group->queues[rank];
     if (!count) return SUCCESS;
-    single *gathered = &p->gathered[rank];
+    const one_submission *gathered = &p->gathered[rank];
     uint32_t before = !begin && gathered->command;
     uint64_t begun = before ? now_ns() : 0;
     int32_t result = q->submit(q->queue, before + count, p->submits + p->first[rank] + rank + 1 + begin - before, 0);

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "_pump_api.h"
 
@@ -48,7 +47,7 @@ typedef struct {
     uint64_t wait, waited, value;
     uint32_t stage;
     void *command;
-} single;
+} one_submission;
 
 typedef int32_t (*submit_fn)(void *, uint32_t, const submit_info *, uint64_t);
 typedef int32_t (*wait_fn)(void *, const wait_info *, uint64_t);
@@ -156,7 +155,7 @@ struct vkp_program {
     uint32_t *rank, *read_start, *reads, *write_start, *writes;
     void **commands;
     submit_info *submits;                /* by rank: what its device had gathered before, and its batches */
-    single *gathered;                    /* by rank; no command: nothing was gathered */
+    one_submission *gathered;                    /* by rank; no command: nothing was gathered */
     timeline_info *timelines;
     uint64_t *gates, *gate_values;       /* per batch: one more semaphore to wait for, or 0 */
     void **opening;                      /* [2 * rank]: what runs before the rank's first batch, or NULL, then that */
