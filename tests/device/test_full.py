@@ -117,6 +117,42 @@ def test_every_second_column(device: vkpar.Device, rng: np.random.Generator, wid
         np.testing.assert_array_equal(a.numpy(), x)
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "int16", "uint16"])
+@pytest.mark.parametrize("count", [0, 1, 31, SMALL, SMALL + 1, 8192, 8192 + 16, 65536 + 31, FULL])
+def test_few_bits(device: vkpar.Device, rng: np.random.Generator, dtype: str, count: int) -> None:
+    """Where all operands begin at multiples of 32, of 16, or at none, and where they differ; in place, too."""
+    x = (values(rng, count + 96, "uint32") % (2 if dtype == "bool" else 1 << 16)).astype(dtype)
+    for first in (0, 32, 16, 8, 5):
+        a, b = device.array(x), device.array(x[:count][::-1].copy())
+        part, seen, other = a[first : first + count], x[first : first + count], x[:count][::-1]
+        word = "bitwise_xor" if dtype == "bool" else "add"
+        np.testing.assert_array_equal(getattr(vkpar, word)(part, b).numpy(), getattr(np, word)(seen, other))
+        np.testing.assert_array_equal((part < b).numpy(), seen < other)
+        np.testing.assert_array_equal(vkpar.where(b > part, part, b).numpy(), np.where(other > seen, seen, other))
+        np.testing.assert_array_equal(vkpar.cast(part, "float32").numpy(), seen.astype(np.float32))
+        vkpar.maximum(part, b, out=part)
+        want = x.copy()
+        want[first : first + count] = np.maximum(seen, other)
+        np.testing.assert_array_equal(a.numpy(), want)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "int16"])
+@pytest.mark.parametrize("width", [4, 8, 16, 24, 48, 1000, 2048])
+@pytest.mark.parametrize("beside", [0, 8, 16, 3])
+def test_rows_of_few_bits(device: vkpar.Device, rng: np.random.Generator, dtype: str, width: int, beside: int) -> None:
+    """Rows that begin at multiples of sixteen, of eight and of one; a row for all, and an element for each."""
+    height = FULL // width + 3
+    x = (values(rng, height * (width + beside), "uint32") % (2 if dtype == "bool" else 1 << 16)).astype(dtype)
+    x = x.reshape(height, -1)
+    a, seen = device.array(x)[:, :width], x[:, :width]
+    for other in (a[:1], a[:, 3:4], a[::-1]):
+        host = other.numpy()
+        np.testing.assert_array_equal(vkpar.maximum(a, other).numpy(), np.maximum(seen, host))
+        np.testing.assert_array_equal((a < other).numpy(), seen < host)
+
+
 @pytest.mark.parametrize("count", [1000, 1024, 4810, FULL, FULL + 13])
 def test_counts(device: vkpar.Device, count: int) -> None:
     np.testing.assert_array_equal(vkpar.arange(device, 3, 3 + 7 * count, 7).numpy(), np.arange(3, 3 + 7 * count, 7))
@@ -143,6 +179,22 @@ def test_which_drivers_take_them(device: vkpar.Device) -> None:
     SHIPPED["subtract"](a.reshape(512, 512), a[:512])
     assert {"full", "rows"} <= kernels(device) or not device.info.tests_lanes
     assert device.info.tests_lanes or not {"full", "rows"} & kernels(device)
+
+
+def test_bytes_alone_are_more_of_an_invocation(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, ...]] = []
+    constants = ways.Dispatch._constants
+    monkeypatch.setattr(
+        ways.Dispatch,
+        "_constants",
+        lambda self, grid: given.append(constants(self, grid).lying) or constants(self, grid),
+    )
+    a, words = device.zeros(FULL, "uint8"), device.zeros(FULL, "int32")
+    forget(device)
+    for first, second in ((a, a), (a[16:], a[: FULL - 16]), (a, words)):
+        SHIPPED["add"](first, second)
+    forget(device)
+    assert [lying[2] for lying in given] == [8, 4, 4] or not device.info.tests_lanes
 
 
 def test_the_longest_row_that_float32_divides() -> None:

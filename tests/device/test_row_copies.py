@@ -11,6 +11,7 @@ import pytest
 import vkpar
 from vkpar import env
 from vkpar.arrays.rearrange import goes_by_rows
+from vkpar.ops.elementwise import ways
 
 pytestmark = pytest.mark.device
 SHAPE = (70, 9, 2000)
@@ -193,7 +194,7 @@ def test_windows_are_copied_by_a_kept_dispatch(device: vkpar.Device, rng: np.ran
 def test_windows_in_graphs_and_within_calls(device: vkpar.Device, rng: np.random.Generator) -> None:
     x = [rng.standard_normal((2, 3, 9, 9)).astype(np.float32) for _ in range(2)]
     a = device.array(x[0])
-    with vkpar.capture(device) as graph:
+    with vkpar.capture([device]) as graph:
         made = a.strided(*SIX).copy()
         top = vkpar.max(a.strided(*SIX), axis=5)
     assert graph.stats().operations == 3  # a copy, and one before the extremes
@@ -216,3 +217,51 @@ def test_copies_of_many_axes_within_an_array(device: vkpar.Device, rng: np.rando
         np.testing.assert_array_equal(a.numpy(), expected)
         turned = a[:, ::-1, :, ::-1, :, ::-2]
         np.testing.assert_array_equal(turned.copy().numpy(), expected[:, ::-1, :, ::-1, :, ::-2])
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("dtype", ["int64", "float64", "uint64"])
+@pytest.mark.parametrize("width", [2, 3, 4, 6, 16, 250, 1024])
+@pytest.mark.parametrize("start", [0, 1, 2, 4, 5])
+def test_every_second_of_64_bits(device: vkpar.Device, dtype: str, width: int, start: int) -> None:
+    """Whole fours are read where they begin at fours; what lies between is no element, nor what lies beside."""
+    height = (1 << 17) // width + 3
+    for beside in (8, 6, 5):  # rows begin at multiples of four, of two, and of one
+        raw = np.random.default_rng(width).integers(0, 256, (2 * height, 8 * (2 * width + beside)), np.uint8)
+        host = raw.view(dtype)
+        for rows in (slice(height), slice(height, None), slice(None, None, -2)):
+            source, want = device.array(host), host[rows, start : start + 2 * width : 2]
+            seen = source[rows, start : start + 2 * width : 2]
+            for _ in range(2):  # the second time by a plan
+                assert seen.contiguous().numpy().tobytes() == want.tobytes()
+            around = np.ones((height, width + 7), dtype)
+            target = device.array(around)
+            target[:, 3:-4] = seen
+            around[:, 3:-4] = want
+            assert target.numpy().tobytes() == around.tobytes()
+
+
+def test_every_second_of_64_bits_of_one_axis_and_of_more(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    picked: list[bool] = []
+    picks = ways.Dispatch.picks_long
+    monkeypatch.setattr(ways.Dispatch, "picks_long", lambda self: picked.append(picks(self)) or picked[-1])
+    host = np.random.default_rng(3).integers(0, 1 << 63, 3 << 17, np.uint64)
+    for count in (host.size, host.size - 1, host.size - 2, host.size - 5):
+        source = device.array(host[:count])
+        for start in (0, 1, 4):
+            assert source[start::2].contiguous().numpy().tobytes() == host[start:count:2].tobytes()
+    assert (True in picked) == device.info.tests_lanes
+    cube = host.reshape(3, -1, 256)
+    assert device.array(cube)[:, 1:, 1::2].contiguous().numpy().tobytes() == cube[:, 1:, 1::2].tobytes()
+    same = device.array(host)
+    with vkpar.capture([device]) as graph:
+        made = same[1::2].contiguous()
+    for turn in range(2):
+        same.write(host + np.uint64(turn))
+        graph.launch()
+        assert made.numpy().tobytes() == (host[1::2] + np.uint64(turn)).tobytes()
+    graph.close()
+    same[: host.size // 2] = same[::2]  # of its own memory
+    assert same[: host.size // 2].numpy().tobytes() == (host[::2] + np.uint64(1)).tobytes()
+    empty = device.zeros((0, 8), "int64")
+    assert empty[:, ::2].contiguous().shape == (0, 4)

@@ -119,7 +119,7 @@ def _cases(device: vkpar.Device, rows: int) -> Iterator[Case]:
 
 def _by_element(device: vkpar.Device, x: Host, y: Host) -> Iterator[Case]:
     a, b, out, put = device.array(x), device.array(y), device.empty(x.shape), np.empty_like(x)
-    mask, put_mask, truth = device.empty(x.shape, "uint32"), np.empty(x.shape, np.bool_), x < y
+    mask, put_mask, truth = device.empty(x.shape, "bool"), np.empty(x.shape, np.bool_), x < y
     bias, beside = device.array(y[0]), y[0].copy()
     condition = a < b
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum"):
@@ -167,7 +167,7 @@ def _gelu(x: Host) -> Host:
 def _whole_numbers(device: vkpar.Device, x: Host, y: Host) -> Iterator[Case]:
     n, m = (1000 * x).astype(np.int32), (1000 * y).astype(np.int32)
     a, b, out, put = device.array(n), device.array(m), device.empty(n.shape, "int32"), np.empty_like(n)
-    mask, put_mask = device.empty(n.shape, "uint32"), np.empty(n.shape, np.bool_)
+    mask, put_mask = device.empty(n.shape, "bool"), np.empty(n.shape, np.bool_)
     floats, put_floats = device.empty(n.shape), np.empty(n.shape, np.float32)
     source = device.array(x)
     for name in ("add", "multiply", "maximum"):

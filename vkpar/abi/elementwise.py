@@ -84,11 +84,11 @@ class Rows(NamedTuple):
 
 
 class Full(NamedTuple):
-    """Expressions over elements side by side on CPU drivers: the group, whether no group has more to do."""
+    """Expressions over elements side by side on CPU drivers: the group, whether its work is whole, fours of each."""
 
     threads: int
     exact: int
-    unused: int = 0
+    blocks: int
 
 
 class Lying(NamedTuple):

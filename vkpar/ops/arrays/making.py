@@ -152,6 +152,9 @@ def move(source: Array, target: Array, call: Call | None = None) -> bool:
         return True
     if overlaps(source, target):
         return False
+    kind = BUILTINS["move"].kinds[0]
+    if cpu.picks_long(source, target) and copy_bits(SHIPPED["move"], kind, source, target, call):
+        return True
     if cpu.moves_long(source, target) and _as_numbers(source, target, call):
         return True
     if pair[1].steps is not None:

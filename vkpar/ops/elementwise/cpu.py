@@ -15,6 +15,8 @@ from vkpar.abi import elementwise as abi
 from vkpar.ops.call.windows import fold_groups
 from vkpar.ops.elementwise.kinds import (
     ANY,
+    BYTE_BLOCKS,
+    BYTES,
     COLUMN,
     FULL,
     FULL_BLOCKS,
@@ -76,6 +78,12 @@ def moves_long(source: Array, target: Array) -> bool:
     return target.strides[-1:] == (1,) and (source.strides[-1] in (-1, 0) or 1 in source.strides)
 
 
+def picks_long(source: Array, target: Array) -> bool:
+    """Say whether elements of 64 bits may be every second one of rows, which a kernel picks out of fours."""
+    fits = target.dtype.itemsize == 8 and target.strides[-1:] == (1,) and source.strides[-1] == 2
+    return fits and has_few_tests(target.device, 2 * target.size, flat=False)
+
+
 def moves_in_parts(target: Array) -> bool:
     """Say whether what no kernel writes at once is written in parts, by kernels that are fast where they can."""
     whole = target.nbytes <= target.device.limits.max_storage_buffer_range
@@ -101,14 +109,14 @@ class Full:
         geometry: how operands and results lie.
         firsts: the elements of the bindings at which they begin.
         results: how many of them are results.
-        words: of each binding, whether elements are of 32 bits.
+        sizes: of each binding, the bytes of an element; of 64 bits those that are copied as two words each.
     """
 
     device: Device
     geometry: Geometry
     firsts: Sequence[int]
     results: int
-    words: Sequence[bool]
+    sizes: Sequence[int]
 
     form = FULL
 
@@ -119,15 +127,36 @@ class Full:
 
     def grid(self) -> tuple[int, int, int]:
         """Return the numbers of work-groups."""
-        return fold_groups(self.device, -(-self.geometry.counts[0] // (4 * FULL_BLOCKS * self.threads)))
+        return fold_groups(self.device, -(-self.geometry.counts[0] // (4 * self.blocks * self.threads)))
 
     def shape(self, groups: int) -> abi.Full | abi.Rows:
         """Return the constants that say what so many work-groups make."""
-        return abi.Full(self.threads, groups * self.threads * 4 * FULL_BLOCKS == self.geometry.counts[0])
+        return abi.Full(self.threads, groups * self.threads * 4 * self.blocks == self.geometry.counts[0], self.blocks)
 
-    def mode(self, number: int) -> int:
+    @property
+    def blocks(self) -> int:
+        """How many blocks of four elements an invocation makes."""
+        run = 4 * BYTE_BLOCKS
+        rows = [number for number, mode in enumerate(self.geometry.modes) if mode == ROW]
+        bytes_alone = all(self.sizes[n] == 1 and self.geometry.is_wide(n, self.firsts[n], run) for n in rows)
+        return BYTE_BLOCKS if bytes_alone else FULL_BLOCKS
+
+    def lying(self, number: int) -> int:
         """Return how an operand lies."""
         return self.geometry.modes[number]
+
+    def mode(self, number: int) -> int:
+        """Return how an operand lies, and whether all bytes of an invocation are moved at once."""
+        usual = self.lying(number)
+        blocks = self.blocks
+        if usual != ROW or self.sizes[number] > 1 or blocks < FULL_BLOCKS:
+            return usual
+        return BYTES if self.geometry.is_wide(number, self.firsts[number], 4 * blocks) else usual
+
+    def in_eights(self, number: int) -> bool:
+        """Say whether an operand is read in eights, or in those of which it is every second element of 64 bits."""
+        long = self.sizes[number] > 4 and self.mode(number) == SECOND
+        return long or self.geometry.is_wide(number, self.firsts[number], 8)
 
 
 class FullRows(Full):
@@ -138,7 +167,7 @@ class FullRows(Full):
     @property
     def blocks(self) -> int:
         """How many blocks of a row an invocation makes."""
-        single = ANY in map(self.mode, range(len(self.firsts)))
+        single = ANY in map(self.lying, range(len(self.firsts)))
         most = FULL_BLOCKS // 2 if single else FULL_BLOCKS  # single elements are more code
         return math.gcd(self.geometry.counts[0] // 4, most)
 
@@ -163,19 +192,21 @@ class FullRows(Full):
         """Return the constants that say what so many work-groups make."""
         return abi.Rows(self.blocks, groups * self.threads == self.units * self.geometry.counts[1], self.threads)
 
-    def mode(self, number: int) -> int:
+    def lying(self, number: int) -> int:
         """Return how an operand lies: the kernel reads every second element by whole eights, a row's only one once."""
         x, y = self.geometry.strides[number][:2]
         is_operand = number < len(self.firsts) - self.results
-        second = self.words[number] and x == 2 and y % 8 == 0 and self.firsts[number] % 8 < 2 and is_operand
-        usual = self.geometry.modes[number]
+        beside = self.sizes[number] // 4  # words of an element
+        starts = beside > 0 and self.firsts[number] % 8 in (0, beside)
+        second = starts and x == 2 and y % 8 == 0 and is_operand
+        usual = super().lying(number)
         if usual in (ANY, COLUMN) and x == 0 and is_operand:
             return ONE
         return SECOND if usual == ANY and second else usual
 
 
 def taken(
-    device: Device, geometry: Geometry, firsts: Sequence[int], results: int, size: int, words: Sequence[bool]
+    device: Device, geometry: Geometry, firsts: Sequence[int], results: int, size: int, sizes: Sequence[int]
 ) -> Full | None:
     """Return the dispatch of elements of 32 bits, or fewer, by one of these kernels; None where the usual ones run."""
     if not has_few_tests(device, size, flat=not geometry.tile):
@@ -183,10 +214,10 @@ def taken(
     if not all(geometry.is_wide(number, firsts[number]) for number, mode in enumerate(geometry.modes) if mode == ROW):
         return None
     if not geometry.tile:
-        return Full(device, geometry, firsts, results, words)
+        return Full(device, geometry, firsts, results, sizes)
     into_rows = all(mode == ROW for mode in geometry.modes[-results:])
     turns = len(geometry.counts) > 2 or any(
         mode == COLUMN and geometry.strides[number][0] for number, mode in enumerate(geometry.modes)
     )
     whole = geometry.counts[0] % 4 == 0 and geometry.counts[0] <= LONGEST_ROW
-    return FullRows(device, geometry, firsts, results, words) if into_rows and not turns and whole else None
+    return FullRows(device, geometry, firsts, results, sizes) if into_rows and not turns and whole else None

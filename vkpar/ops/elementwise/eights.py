@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from vkpar.ops.elementwise.kinds import (
+    BYTES,
     FIRST_CONSTANT,
     ONE,
     ROW,
@@ -22,6 +23,7 @@ from vkpar.ops.elementwise.kinds import (
 
 WHOLE_RAW, WHOLE_PUT = "WHOLE_RAW({name})\n", "WHOLE_PUT({name})\n"
 INT64: Final = "#extension GL_ARB_gpu_shader_int64 : require"
+UNROLL: Final = "#extension GL_EXT_control_flow_attributes : require"
 
 # Four words of 64 bits in one access cost less than two and two; these cost less than single words of 32 bits.
 _OPERAND: Final = """\
@@ -36,6 +38,7 @@ _TYPED: Final = """\
 layout(constant_id = {constant}) const uint {name}_TYPE = I32;  // how whole numbers are stored
 layout(set = 0, binding = {binding}, std430) {access}buffer {name}_Singles {{ uint64_t {name}_single[]; }};
 WHOLE_TYPE({name}, {name}_TYPE)
+u64vec4 {name}_bytes;  // all of an invocation
 """
 
 _COMMON: Final = """\
@@ -45,6 +48,11 @@ uvec4 halves_of(u64vec4 pairs, bool second) {
     uvec4 low = words_of(pairs.xy), high = words_of(pairs.zw);
     return second ? uvec4(low.yw, high.yw) : uvec4(low.xz, high.xz);
 }
+"""
+
+_WHOLE: Final = """\
+uint part = 0u;  // which eight of an invocation's elements is made
+uvec4 longs_of(u64vec4 pairs, bool second) { return words_of(second ? pairs.yw : pairs.xz); }
 """
 
 _READ: Final = """\
@@ -63,15 +71,24 @@ void {name}_read(uint at, out uvec4 low, out uvec4 high) {{
 }}
 """
 
-# What is stored in fewer bits is one word of 64 bits, or two; where runs do not begin at these, halves of them.
+# What is stored in fewer bits is one word of 64 bits, or two; where runs do not begin at these, halves of them. Where
+# the bytes of an invocation begin at multiples of their number, all are moved at once.
 _READ_WHOLE: Final = """\
 void {name}_read(uint at, out uvec4 low, out uvec4 high) {{
     if ({name}_byte) {{
         uvec2 words;
-        if (BLOCKS > 1u && {name}_EIGHTS) words = unpackUint2x32({name}_single[at >> 3]);
+        if ({name}_MODE == {BYTES}u) {{
+            if (part == 0u && BLOCKS > 4u) {name}_bytes = {name}_eight[at >> 5];
+            else if (part == 0u) {name}_bytes.xy = {name}_pair[at >> 4];
+            words = unpackUint2x32({name}_bytes[part]);
+        }} else if (BLOCKS > 1u && {name}_EIGHTS) words = unpackUint2x32({name}_single[at >> 3]);
         else words = uvec2({name}_word[at >> 2], {name}_word[(at >> 2) + (BLOCKS > 1u ? 1u : 0u)]);
         low = {name}_split(uvec2(words.x, 0u));
         high = {name}_split(uvec2(words.y, 0u));
+    }} else if ({name}_half && BLOCKS > 1u && {name}_EIGHTS) {{
+        u64vec2 pair = {name}_pair[at >> 3];
+        low = {name}_split(unpackUint2x32(pair.x));
+        high = {name}_split(unpackUint2x32(pair.y));
     }} else if ({name}_half) {{
         low = {name}_split(unpackUint2x32({name}_single[at >> 2]));
         high = low;
@@ -86,12 +103,18 @@ _WRITE_WHOLE: Final = """\
 void {name}_write(uint at, uvec4 low, uvec4 high) {{
     if ({name}_byte) {{
         uvec2 words = uvec2({name}_join(low).x, {name}_join(high).x);
-        if (BLOCKS > 1u && {name}_EIGHTS) {{
+        if ({name}_MODE == {BYTES}u) {{
+            {name}_bytes[part] = packUint2x32(words);
+            if (part == 3u) {name}_eight[at >> 5] = {name}_bytes;
+            else if (part == 1u && BLOCKS == 4u) {name}_pair[at >> 4] = {name}_bytes.xy;
+        }} else if (BLOCKS > 1u && {name}_EIGHTS) {{
             {name}_single[at >> 3] = packUint2x32(words);
         }} else {{
             {name}_word[at >> 2] = words.x;
             if (BLOCKS > 1u) {name}_word[(at >> 2) + 1u] = words.y;
         }}
+    }} else if ({name}_half && BLOCKS > 1u && {name}_EIGHTS) {{
+        {name}_pair[at >> 3] = u64vec2(packUint2x32({name}_join(low)), packUint2x32({name}_join(high)));
     }} else if ({name}_half) {{
         {name}_single[at >> 2] = packUint2x32({name}_join(low));
         if (BLOCKS > 1u) {name}_single[(at >> 2) + 1u] = packUint2x32({name}_join(high));
@@ -118,21 +141,25 @@ _FULL_HEAD: Final = """\
 layout(constant_id = 0) const uint THREADS = 256u;  // of a group
 layout(constant_id = 1) const bool EXACT = false;  // each invocation has sixteen elements
 layout(local_size_x_id = 0) in;
-const uint BLOCKS = 4u;  // of four elements that an invocation makes
 """
+_FULL_BLOCKS: Final = "const uint BLOCKS = 4u;  // of four elements that an invocation makes"
+_WHOLE_BLOCKS: Final = "layout(constant_id = 2) const uint BLOCKS = 4u;  // of four elements of an invocation: 4 or 8"
 
 _FULL_MAIN: Final = """\
 void main() {
-    uint i = (group_number() * THREADS + gl_LocalInvocationID.x) * 16u;
-    if (EXACT || i + 16u <= push.g[0]) {
-        eight(i);
-        eight(i + 8u);
+    const uint mine = 4u * BLOCKS;
+    uint i = (group_number() * THREADS + gl_LocalInvocationID.x) * mine;
+    if (EXACT || i + mine <= push.g[0]) {
+        EIGHTS
     } else {
-        uint end = min(push.g[0], i + 15u);
+        uint end = min(push.g[0], i + mine - 1u);
         for (; i < end; i++) one(i);
     }
 }
 """
+
+_EIGHTS: Final = "eight(i);\n        eight(i + 8u);"
+_PARTS: Final = "[[unroll]] for (part = 0u; part < BLOCKS / 2u; part++) eight(i + part * 8u);"  # less SPIR-V than four
 
 _ROWS_HEAD: Final = """\
 layout(constant_id = 0) const uint BLOCKS = 1u;  // of four elements that an invocation makes: 1, 2 or 4
@@ -146,6 +173,7 @@ layout(local_size_x_id = 2) in;
 _ROWS_MAIN: Final = """\
 void blocks(uint x, uint y) {
     eight(x, y);
+    NEXT
     if (BLOCKS > 2u) eight(x + 8u, y);
 }
 
@@ -186,17 +214,22 @@ def _moved(text: str, whole: str, named: Named, what: str) -> list[str]:
     for name, dtype in named:
         made = text.format(name=name)
         if not is_float(dtype):
-            made = made.replace(f"{name}_{what}(", f"{name}_{what}_words(") + whole.format(name=name)
+            made = made.replace(f"{name}_{what}(", f"{name}_{what}_words(") + whole.format(name=name, BYTES=BYTES)
         lines.append(made)
     return lines
 
 
 def kernel(form: str, operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     """Return the GLSL that follows the declarations and ``compute``."""
-    lines = [_ROWS_HEAD if form == ROWS else _FULL_HEAD, _COMMON]
+    whole = not all(is_float(dtype) for _, dtype in operands + results)
+    lines = [_ROWS_HEAD if form == ROWS else _FULL_HEAD + (_WHOLE_BLOCKS if whole else _FULL_BLOCKS), _COMMON]
+    lines += [_WHOLE] * whole
     lines += _moved(_READ, _READ_WHOLE, operands, "read") + _moved(_WRITE, _WRITE_WHOLE, results, "write")
     lines += _four(operands, results, kind)
-    return lines + (_rows(operands, results) if form == ROWS else _full(operands, results, kind))
+    lines += _rows(operands, results) if form == ROWS else _full(operands, results, kind)
+    if form == ROWS:
+        return [*lines, _ROWS_MAIN.replace("NEXT", "part = 1u;" if whole else "")]
+    return [*lines, _FULL_MAIN.replace("EIGHTS", _PARTS if whole else _EIGHTS)]
 
 
 def _four(operands: Named, results: Named, kind: KernelTypes) -> list[str]:
@@ -248,7 +281,7 @@ def _full(operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     lines += _eight(operands, results, "true")
     for place, (name, _) in enumerate(results):
         lines.append(f"    {name}_write(push.g[{2 + len(operands) + place}] + i, e{place}, f{place});")
-    return [*lines, "}", *_single(operands, results, kind), _FULL_MAIN]
+    return [*lines, "}", *_single(operands, results, kind)]
 
 
 def _single(operands: Named, results: Named, kind: KernelTypes) -> list[str]:
@@ -269,11 +302,28 @@ def _single(operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     return [*lines, "}"]
 
 
+def _second(name: str, dtype: str, place: int, start: str) -> list[str]:
+    """Return GLSL that reads every second element by eights, or of 64 bits, which are copied as words, by fours."""
+    lines, kinds = [], [("", "halves_of", 1)]
+    if not is_float(dtype):
+        kinds = [(f"if ({name}_EIGHTS) ", "longs_of", 2), ("else ", "halves_of", 1)]
+    for condition, picked, odd in kinds:
+        chosen = f"({start} & {odd}u) != 0u"
+        lines.append(f"        {condition}{{")
+        lines.append(f"            h{place} = l{place} = {picked}({name}_eight[at{place} >> 3], {chosen});")
+        lines.append(
+            f"            if (BLOCKS > 1u) h{place} = {picked}({name}_eight[(at{place} >> 3) + 1u], {chosen});"
+        )
+        lines.append("        }")
+    return lines
+
+
 def _rows(operands: Named, results: Named) -> list[str]:
     lines = ["void eight(uint x, uint y) {", "    uint i = 0u;"]
     for place, (name, dtype) in enumerate(operands):
         first = 2 + 3 * place
         step = f"push.g[{first + 1}]"
+        in_bytes = "" if is_float(dtype) else f" || {name}_MODE == {BYTES}u"
         low, high = (
             ", ".join(_raw(name, dtype, f"at{place} + {j}u * {step}") for j in range(start, start + 4))
             for start in (0, 4)
@@ -283,14 +333,12 @@ def _rows(operands: Named, results: Named) -> list[str]:
             f"    uint at{place} = push.g[{first}] + y * push.g[{first + 2}] + x * {step};",
             f"    if ({name}_MODE == {SCALAR}u) {{",
             f"        l{place} = h{place} = uvec4(push.g[{first}]);",
-            f"    }} else if ({name}_MODE == {ROW}u) {{",
+            f"    }} else if ({name}_MODE == {ROW}u{in_bytes}) {{",
             f"        {name}_read(at{place}, l{place}, h{place});",
             f"    }} else if ({name}_MODE == {ONE}u) {{",
             f"        l{place} = h{place} = uvec4({_raw(name, dtype, f'at{place}')});",
             f"    }} else if ({name}_MODE == {SECOND}u) {{",
-            f"        bool odd = (push.g[{first}] & 1u) != 0u;",
-            f"        h{place} = l{place} = halves_of({name}_eight[at{place} >> 3], odd);",
-            f"        if (BLOCKS > 1u) h{place} = halves_of({name}_eight[(at{place} >> 3) + 1u], odd);",
+            *_second(name, dtype, place, f"push.g[{first}]"),
             "    } else {",
             f"        h{place} = l{place} = uvec4({low});",
             f"        if (BLOCKS > 1u) h{place} = uvec4({high});",
@@ -300,4 +348,4 @@ def _rows(operands: Named, results: Named) -> list[str]:
     for place, (name, _) in enumerate(results, start=len(operands)):
         at = f"push.g[{2 + 3 * place}] + y * push.g[{4 + 3 * place}] + x"
         lines.append(f"    {name}_write({at}, e{place - len(operands)}, f{place - len(operands)});")
-    return [*lines, "}", _ROWS_MAIN]
+    return [*lines, "}"]

@@ -98,6 +98,7 @@ def source(meaning: Typed | Sequence[Typed], kind: KernelTypes, form: str, *, pr
     lines = [
         "#version 450",
         eights.INT64 if form in (FULL, ROWS) or has_long(kind) else "",
+        eights.UNROLL if form == FULL and not all(is_float(dtype) for _, dtype in operands + results) else "",
         _parts()[0],
         ("" if form in (FULL, ROWS) else _GROUPS) + _PUSH + (_AXES if form == TILE else ""),
     ]

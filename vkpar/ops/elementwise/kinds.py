@@ -12,10 +12,11 @@ GROUP: Final = 256  # invocations of a work-group
 FORMS = FLAT, TILE, FULL, ROWS = "flat", "tile", "full", "rows"
 ROW_GROUPS: Final = 128, 64, 32  # invocations of groups of a rows kernel that lie in one row
 FULL_BLOCKS: Final = 4  # of four elements: what an invocation of a full kernel makes, a cache line of 32-bit elements
+BYTE_BLOCKS: Final = 8  # the same where all are bytes
 FULL_GROUPS: Final = 256, 32  # invocations of groups of a full kernel, of large arrays and of small ones
-# How an operand lies: any steps; side by side along X; side by side along Y; a number; one element for all; or every
-# second element of eights, for a kernel of rows alone.
-ANY, ROW, COLUMN, SCALAR, ONE, SECOND = range(6)
+# How an operand lies: any steps; side by side along X; side by side along Y; a number; one element for all; every
+# second element of eights, for a kernel of rows alone; or as ROW, with all bytes of an invocation at once.
+ANY, ROW, COLUMN, SCALAR, ONE, SECOND, BYTES = range(7)
 INDEX: Final = "index"  # the type of an input that is the element's own number
 # How elements are stored: the codes of shaders/common/elements.glsl and whole.glsl.
 CODES: Final = {

@@ -283,7 +283,7 @@ def move(operation: Operation, kind: KernelTypes, source: Array, target: Array, 
     Args:
         operation: which copies.
         kind: its types.
-        source: of any type of the same size, of up to 4 bytes.
+        source: of any type of the same size, of up to 4 bytes; of 8 every second element of rows.
         target: of the same shape; it shows no element twice.
         call: of which it is a part.
     """
@@ -291,10 +291,13 @@ def move(operation: Operation, kind: KernelTypes, source: Array, target: Array, 
     plan = None if call is not None else target.device.plans.known.get(key)
     if plan is not None and plan.run((source, target), b""):
         return True
-    words = {4: dtypes.uint32, 2: _HALF, 1: _BYTE}[source.dtype.itemsize]
-    seen, put = (Array(a.storage, a.byte_offset, a.shape, words, a.steps) for a in (source, target))
+    long = source.dtype.itemsize == 8
+    words = {8: dtypes.uint32, 4: dtypes.uint32, 2: _HALF, 1: _BYTE}[source.dtype.itemsize]
+    seen, put = (
+        _in_words(a) if long else Array(a.storage, a.byte_offset, a.shape, words, a.steps) for a in (source, target)
+    )
     made = Dispatch.of(operation, Meaning(kind, (words.name,), (words.name,)), [seen], [put], 0)
-    if made is None or made.aside(0, put) is not None:
+    if made is None or made.aside(0, put) is not None or (long and not made.picks_long()):
         return False
     if call is None:
         made.run(key, [seen])
@@ -303,3 +306,9 @@ def move(operation: Operation, kind: KernelTypes, source: Array, target: Array, 
         call.view(target, put)
         made.run(None, [seen], call)
     return True
+
+
+def _in_words(a: Array) -> Array:
+    """Return elements of 64 bits as twice as many of 32, as far apart as words as they are as elements."""
+    steps = (*(2 * step for step in a.strides[:-1]), a.strides[-1])
+    return Array(a.storage, a.byte_offset, (*a.shape[:-1], 2 * a.shape[-1]), dtypes.uint32, steps)

@@ -25,7 +25,7 @@ from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.expressions import INTEGERS, LONG
 from vkpar.ops.elementwise.generate import may_take_two
 from vkpar.ops.elementwise.geometry import Geometry, arrange
-from vkpar.ops.elementwise.kinds import CODES, FLAT, INDEX, ROW, SCALAR, TILE, WORDS, KernelTypes
+from vkpar.ops.elementwise.kinds import CODES, FLAT, INDEX, ROW, SCALAR, SECOND, TILE, WORDS, KernelTypes
 from vkpar.text import shown
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import round_up
@@ -114,6 +114,7 @@ class Dispatch:
     ) -> None:
         self._operation, self._meaning, self._views, self._outs = operation, meaning, views, outs
         self._geometry, self._bindings, self._base = geometry, bindings, base
+        self.long = False  # whether words are copied two by two, of elements of 64 bits
 
     @classmethod
     def of(
@@ -191,6 +192,11 @@ class Dispatch:
             plan.order = _order(bound, len(outs))
             device.plans.keep(key, plan)
 
+    def picks_long(self) -> bool:
+        """Say whether a kernel copies every second element of 64 bits; words that lie otherwise it has not."""
+        self.long = True
+        return self._eights is not None and self._eights.mode(0) == SECOND
+
     @property
     def _is_large(self) -> bool:
         """Whether it has invocations to spare on any GPU."""
@@ -203,8 +209,8 @@ class Dispatch:
         if not {*self._meaning.types, *self._meaning.results} <= _FULL_TYPES:
             return None
         firsts = [first for _, first in self._bindings]
-        words = [dtypes.resolve(each).itemsize == 4 for each in self._stored]
-        return cpu.taken(out.device, self._geometry, firsts, len(self._outs), out.size, words)
+        sizes = [8 if self.long else dtypes.resolve(each).itemsize for each in self._stored]
+        return cpu.taken(out.device, self._geometry, firsts, len(self._outs), out.size, sizes)
 
     @property
     def _stored(self) -> list[str]:
@@ -243,8 +249,10 @@ class Dispatch:
         geometry, eights = self._geometry, self._eights
         lying = list(eights.shape(math.prod(grid)) if eights else self._shape())
         for number, (_, first) in enumerate(self._bindings):
-            mode = eights.mode(number) if eights else geometry.modes[number]
-            lying += abi.Lying(mode, geometry.is_wide(number, first, 8 if eights else 4))
+            if eights:
+                lying += abi.Lying(eights.mode(number), eights.in_eights(number))
+            else:
+                lying += abi.Lying(geometry.modes[number], geometry.is_wide(number, first))
         return abi.Specialized(tuple(lying), tuple(CODES[dtype] for dtype in self._stored))
 
     def _shape(self) -> abi.Flat | abi.Tile:

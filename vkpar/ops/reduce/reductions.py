@@ -45,7 +45,7 @@ Axis = int | tuple[int, ...] | None
 
 _ALL_FOUR: Final = 0x01010101  # truths in a word
 _MANY: Final = 1 << 18  # elements, from which on places are looked for in parts of rows
-_LEAST_PART: Final = 128
+_LEAST_PART: Final = 128  # elements, half of them where they have 64 bits
 _KINDS: Final = {
     "sum": Reduction("sum"),
     "mean": Reduction("sum", mean=True),
@@ -253,7 +253,7 @@ def _by_parts(name: str, a: Array, axes: frozenset[int]) -> Array | None:
         return None
     extent = groups[-1][0]
     rows = a.size // extent
-    least = builtins.max(_LEAST_PART, floor_power(math.isqrt(extent)))
+    least = builtins.max(_LEAST_PART // (1 + (a.dtype.name in LONG)), floor_power(math.isqrt(extent)))
     part = next((n for n in range(least, builtins.min(32 * least, extent // 8) + 1, 32) if extent % n == 0), 0)
     if not part or a.byte_offset % 32 or a.size >> 32:
         return None
