@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-import operator
 from typing import Final
 
 from vkpar import dtypes
@@ -38,10 +37,9 @@ from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import divide, equal, logical_or, multiply, not_equal
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import long, once, passes, units
+from vkpar.ops.reduce.axes import Axis, axes_of, whole
 from vkpar.ops.reduce.passes import Reduction
 from vkpar.ops.reduce.units import Groups, groups_of
-
-Axis = int | tuple[int, ...] | None
 
 _ALL_FOUR: Final = 0x01010101  # truths in a word
 _MANY: Final = 1 << 18  # elements, from which on places are looked for in parts of rows
@@ -315,42 +313,6 @@ def _result_dtype(name: str, kind: Reduction, a: Array) -> DType:
     if kind.family == "place":
         return dtypes.uint32
     return dtypes.float32 if kind.mean and not dtype.is_float else dtype
-
-
-def whole(name: str, axis: Axis) -> Axis:
-    """Return an axis, or several, as whole numbers, by which recipes are found: 1.0 would be found as 1.
-
-    Raises:
-        InvalidUsageError: it is none.
-    """
-    if axis is None or type(axis) is int:
-        return axis
-    try:
-        return tuple(map(operator.index, axis)) if isinstance(axis, tuple) else operator.index(axis)
-    except TypeError as error:
-        raise InvalidUsageError(f"{name}: an axis is a whole number, not {axis!r}") from error
-
-
-def axes_of(name: str, a: Array, axis: Axis, *, single: bool = False) -> frozenset[int]:
-    """Return the axes to reduce, counted from 0.
-
-    Raises:
-        InvalidUsageError: no such axis, one named twice, or several where only a ``single`` one may be named.
-    """
-    if axis is None:
-        return frozenset(range(a.ndim))
-    if isinstance(axis, tuple) and single:
-        raise InvalidUsageError(f"{name} takes one axis, or None for all elements, not {axis}")
-    found: list[int] = []
-    given = whole(name, axis)
-    assert given is not None, "it was asked before"
-    for each in given if isinstance(given, tuple) else (given,):
-        if not -a.ndim <= each < a.ndim:
-            raise InvalidUsageError(f"{name}: there is no axis {each} in an array of shape {a.shape}")
-        found.append(each % a.ndim)
-    if len(set(found)) < len(found):
-        raise InvalidUsageError(f"{name}: {axis} names an axis twice")
-    return frozenset(found)
 
 
 def _fold(call: Call, kind: Reduction, a: Array, axes: frozenset[int], target: Array) -> None:

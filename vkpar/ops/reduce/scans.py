@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Final
 
 from vkpar import dtypes
@@ -23,6 +22,7 @@ from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.reduce import cpu
+from vkpar.ops.reduce.axes import whole_one
 from vkpar.ops.tiles.occupancy import units_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def cumprod(a: Array, axis: int | None = None, *, out: Array | None = None) -> A
 
 
 def _along(name: str, a: Array, axis: int | None, out: Array | None) -> Array:
-    axis = axis if axis is None else _whole(name, axis)
+    axis = axis if axis is None else whole_one(name, axis)
     done = repeat(name, (a,), (out,), axis)
     if done is not None:
         return done[0]
@@ -143,17 +143,10 @@ def checked(name: str, a: Array, axis: int | None, out: Array | None = None) -> 
         raise UnsupportedError(f"{name} computes {', '.join(SHORT)}, not {a.dtype}{advice(a.dtype)}")
     if axis is None:
         return a.reshape(-1), 0
-    axis = _whole(name, axis)
+    axis = whole_one(name, axis)
     if not -a.ndim <= axis < a.ndim:
         raise InvalidUsageError(f"{name}: there is no axis {axis} in an array of shape {a.shape}")
     return a, axis % a.ndim
-
-
-def _whole(name: str, axis: object) -> int:
-    try:
-        return operator.index(axis)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise InvalidUsageError(f"{name}: an axis is a whole number, not {axis!r}") from error
 
 
 def lying_last(a: Array, axis: int) -> Array:

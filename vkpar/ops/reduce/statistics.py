@@ -23,8 +23,9 @@ from vkpar.ops.elementwise.functions import exp, isfinite, log, multiply, not_eq
 from vkpar.ops.elementwise.mathematics import bitwise_and
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import counting, units
+from vkpar.ops.reduce.axes import Axis, axes_of, whole
 from vkpar.ops.reduce.long import halved
-from vkpar.ops.reduce.reductions import Axis, again, axes_of, whole
+from vkpar.ops.reduce.reductions import again
 from vkpar.ops.reduce.reductions import max as greatest
 from vkpar.ops.reduce.reductions import min as least
 from vkpar.ops.reduce.reductions import sum as total

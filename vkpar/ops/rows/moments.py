@@ -19,8 +19,8 @@ from vkpar.ops.elementwise.functions import divide, sqrt
 from vkpar.ops.elementwise.run import launch
 from vkpar.ops.elementwise.shipped import SHIPPED
 from vkpar.ops.reduce import once
+from vkpar.ops.reduce.axes import Axis, whole
 from vkpar.ops.reduce.passes import Reduction
-from vkpar.ops.reduce.reductions import Axis, whole
 from vkpar.ops.reduce.reductions import sum as total
 from vkpar.ops.reduce.statistics import checked, of_floats
 from vkpar.ops.reduce.units import groups_of
