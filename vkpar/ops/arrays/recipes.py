@@ -262,7 +262,7 @@ def repeat(a: Array, repeats: int | Sequence[int], axis: int | None = None, *, o
         return take(source, a.device.array(np.repeat(np.arange(length, dtype=np.uint32), counts)), at, out=out)
     times = int(counts)
     before, after = source.shape[:at], source.shape[at + 1 :]
-    grown = None if after else in_turns([source, source]) if times == 2 else None
+    grown = in_turns([source, source]) if times == 2 and not after else None
     if grown is None:
         grown = source[(slice(None),) * (at + 1) + (None,)].broadcast_to((*before, length, times, *after))
     made = grown.reshape((*before, length * times, *after))

@@ -296,8 +296,8 @@ def move(operation: Operation, kind: KernelTypes, source: Array, target: Array, 
     seen, put = (
         _in_words(a) if long else Array(a.storage, a.byte_offset, a.shape, words, a.steps) for a in (source, target)
     )
-    made = Dispatch.of(operation, Meaning(kind, (words.name,), (words.name,)), [seen], [put], 0)
-    if made is None or made.aside(0, put) is not None or (long and not made.picks_long()):
+    made = Dispatch.of(operation, Meaning(kind, (words.name,), (words.name,)), [seen], [put], 0, long=long)
+    if made is None or made.aside(0, put) is not None:
         return False
     if call is None:
         made.run(key, [seen])

@@ -111,16 +111,27 @@ class Dispatch:
         geometry: Geometry,
         bindings: list[tuple[BufferRange, int]],
         base: int,
+        *,
+        long: bool,
     ) -> None:
         self._operation, self._meaning, self._views, self._outs = operation, meaning, views, outs
-        self._geometry, self._bindings, self._base = geometry, bindings, base
-        self.long = False  # whether words are copied two by two, of elements of 64 bits
+        self._geometry, self._bindings, self._base, self._long = geometry, bindings, base, long
 
     @classmethod
     def of(
-        cls, operation: Operation, meaning: Meaning, views: Sequence[Operand], outs: Sequence[Array], base: int
+        cls,
+        operation: Operation,
+        meaning: Meaning,
+        views: Sequence[Operand],
+        outs: Sequence[Array],
+        base: int,
+        *,
+        long: bool = False,
     ) -> Dispatch | None:
-        """Return it; None where one dispatch cannot do it."""
+        """Return it; None where one dispatch cannot do it.
+
+        With ``long``, words are copied two by two, of elements of 64 bits, every second one of rows.
+        """
         bound = [views[number] for number in meaning.kind.bound]
         arrays = [*(view for view in bound if isinstance(view, Array)), *outs]
         places = [binding(array) for array in arrays]
@@ -141,7 +152,8 @@ class Dispatch:
         used = len(geometry.counts) * (1 + len(modes)) + len(modes) if geometry.tile else 2 + len(modes)
         if used + len(meaning.kind.numbers) > WORDS or len(modes) > outs[0].device.limits.max_storage_buffers:
             return None
-        return cls(operation, meaning, views, outs, geometry, found, base)
+        made = cls(operation, meaning, views, outs, geometry, found, base, long=long)
+        return None if long and not made.picks_long() else made
 
     def aside(self, place: int, out: Array) -> Array | None:
         """Return where a result has to go first, since kernels write words; None for where it is."""
@@ -194,7 +206,6 @@ class Dispatch:
 
     def picks_long(self) -> bool:
         """Say whether a kernel copies every second element of 64 bits; words that lie otherwise it has not."""
-        self.long = True
         return self._eights is not None and self._eights.mode(0) == SECOND
 
     @property
@@ -209,7 +220,7 @@ class Dispatch:
         if not {*self._meaning.types, *self._meaning.results} <= _FULL_TYPES:
             return None
         firsts = [first for _, first in self._bindings]
-        sizes = [8 if self.long else dtypes.resolve(each).itemsize for each in self._stored]
+        sizes = [8 if self._long else dtypes.resolve(each).itemsize for each in self._stored]
         return cpu.taken(out.device, self._geometry, firsts, len(self._outs), out.size, sizes)
 
     @property

@@ -21,7 +21,7 @@ def takes(a: Array) -> bool:
 def count(key: Key | None, a: Array, axes: frozenset[int], made: Array) -> bool:
     """Count the elements of ``a``, of which there are some, along axes into ``made``, of uint32.
 
-    False, and nothing done, where rows begin between words, and where no axis goes.
+    False, and nothing in ``made``, where rows begin between words, and where no axis goes.
 
     Args:
         key: by which the call is kept.

@@ -274,8 +274,7 @@ def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: b
         return None
     shape, wide = _shape(a, axes, keepdims), dtypes.resolve(widened(a))
     made = a.device.empty(shape, wide if name == "sum" else a.dtype)
-    key = key_of(name, (a,), (None,), axis, bool(keepdims)) if isinstance(axis, int | tuple | None) else None
-    call = Call(name, key, (a,), (made,))
+    call = Call(name, key_of(name, (a,), (None,), axis, bool(keepdims)), (a,), (made,))
     target = units.target_of(call, wide)
     found, left = units.reduced(call, name, call.operands[0], groups_of(a.shape, axes), target)
     if found is call.operands[0]:

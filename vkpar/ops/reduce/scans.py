@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 PAIRS: Final = {"int64": "int32", "uint64": "uint32", "float64": "uint32"}  # and how their upper halves order
 _GROUP: Final = 256
 _KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
+_TOTALS, _RESULTS, _AFTER_OTHERS, _ONCE = range(4)  # what a dispatch makes; see shaders/scan.comp
 _UNIT: Final = 32  # bytes that an invocation with a chunk for itself reads at once
 CHUNK: Final = 4096  # elements of a row that a work-group takes; see shaders/scan.comp
 _WINDOW: Final = 256  # chunks
@@ -190,18 +191,18 @@ def scan(call: Call, source: Array, target: Array, *, product: bool = False, pla
     rows, count = source.shape
     chunks = -(-count // CHUNK)
     if chunks == 1:
-        _dispatch(call, source, target, target, 1, product=product, places=places)
+        _dispatch(call, source, target, target, _RESULTS, product=product, places=places)
         return
     words = 2 * (2 + rows * (chunks + -(-chunks // _WINDOW)))  # two of each chunk and window, behind the counters
     if source.dtype.itemsize == 4 and words <= _MOST_WORDS and chunks <= _WINDOW**2 and passes_once(call.device):
         told = call.table(kept.counters(call.device, words))
-        _dispatch(call, source, target, told, 3, product=product, places=places)
+        _dispatch(call, source, target, told, _ONCE, product=product, places=places)
         return
     totals = call.temporary((rows, chunks), source.dtype)
-    _dispatch(call, source, target, totals, 0, product=product)
+    _dispatch(call, source, target, totals, _TOTALS, product=product)
     sums = call.temporary((rows, chunks), source.dtype)
     scan(call, totals, sums, product=product)
-    _dispatch(call, source, target, sums, 2, product=product, places=places)
+    _dispatch(call, source, target, sums, _AFTER_OTHERS, product=product, places=places)
     call.spare(totals)
     call.spare(sums)
 
@@ -218,18 +219,19 @@ def _dispatch(
     rows, count = source.shape
     chunks = -(-count // CHUNK)
     (a, a_first), (o, o_first), (s, s_first) = (seen(call, array) for array in (source, target, totals))
-    work, unit = rows * chunks, _UNIT // source.dtype.itemsize
-    whole = not (count % unit or a_first % unit or o_first % unit or source.dtype.is_float or places or phase == 3)
+    work, unit, once = rows * chunks, _UNIT // source.dtype.itemsize, phase == _ONCE
+    whole = not (count % unit or a_first % unit or o_first % unit or source.dtype.is_float or places or once)
     aligned = not (count % 4 or a_first % 4 or o_first % 4)
     alone = cpu.scans_alone(call.device, work) if whole else 0
-    threads = alone or cpu.scan_group(call.device, _GROUP, ordered=source.dtype.is_float or phase == 3)
+    threads = alone or cpu.scan_group(call.device, _GROUP, ordered=source.dtype.is_float or once)
     wide = aligned and (threads == _GROUP or -(-min(count, CHUNK) // threads) % 4 == 0)  # lanes begin at fours, too
     constants = abi.ScanConstants(source.dtype.name in FLOATS, product, phase, threads, places, alone > 0, wide)
-    kernel = f"scan_{_KERNELS.get(source.dtype.name, 'w64_u32' if alone else 'once_u32' if phase == 3 else 'u32')}"
+    of_words = "w64_u32" if alone else "once_u32" if once else "u32"
     groups = -(-work // alone) if alone else work
-    if phase == 3:
+    if once:
         groups = min(work, _GROUPS * units_of(call.device.info))
     push = pack(abi.Scan(count, rows, chunks, a_first, o_first, s_first, _WAIT, groups))
+    kernel = f"scan_{_KERNELS.get(source.dtype.name, of_words)}"
     call.dispatch(kernel, (source, target, totals), (a, o, s), push, groups, constants)
 
 

@@ -160,7 +160,8 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
     axes, shape = checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
     if not a.size:
         return _landed(full(a.device, shape, 0, "uint32"), out, dtypes.uint32)
-    if counting.takes(a):
+    by_bits = counting.takes(a)
+    if by_bits:
         made = a.device.empty(shape, "uint32") if out is None else out
         key = key_of("count_nonzero", (a,), (out,), axis, bool(keepdims))
         if counting.count(key, a, frozenset(axes), made):
@@ -169,7 +170,7 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
         parts = units.of_parts("count_nonzero", a, frozenset(axes))
         if parts is not None:
             return _landed(total(parts[0], tuple(parts[1])).reshape(shape), out, dtypes.uint32)
-    if counting.takes(a) and a.dtype.is_float:  # by their bits, as the kernel does
+    if by_bits and a.dtype.is_float:  # as the kernel does
         bits = 8 * a.dtype.itemsize
         truths = not_equal(bitwise_and(a.view(f"uint{bits}"), (1 << (bits - 1)) - 1), 0)
     else:
