@@ -2,9 +2,10 @@
  *
  * The open buffer is submitted when the device has run dry or is about to, when enough has gathered, and before anything
  * that needs it, programs in the same call: other submissions to the queue or its sibling, and waits for its value. Its
- * value counts as the queue's last one from the first operation in it on. Every entry holds the lock `entry`; a thread submits what nobody
- * comes back to. Where a submit fails, the buffer stays as it is: the next call tries again, and says so before it appends
- * anything. While a thread captures, what it asks of the stream is refused: the caller keeps it for a graph.
+ * value counts as the queue's last one from the first operation in it on. Every entry holds the lock `entry`; a thread
+ * submits what nobody comes back to. Where a submit fails, the buffer stays as it is: the next call tries again, and says
+ * so before it appends anything. While a thread captures, what it asks of the stream is refused: the caller keeps it for
+ * a graph.
  */
 #ifndef VKPAR_PUMP_LAUNCH_H
 #define VKPAR_PUMP_LAUNCH_H

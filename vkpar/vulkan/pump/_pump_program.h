@@ -24,7 +24,8 @@ void vkp_program_free(vkp_program *p) {
     free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);
     free(p->gates); free(p->gate_values); free(p->submits); free(p->timelines); free(p->waits); free(p->wait_values);
     free(p->signals); free(p->signal_values); free(p->required); free(p->stages); free(p->first); free(p->needs);
-    free(p->opening); free(p->gathered); free(p->touches); free(p->transfers); free(p->pieces); free(p->opens); free(p->late);
+    free(p->opening); free(p->gathered); free(p->touches); free(p->transfers); free(p->pieces); free(p->opens);
+    free(p->late);
     free(p);
 }
 

@@ -155,7 +155,7 @@ struct vkp_program {
     uint32_t *rank, *read_start, *reads, *write_start, *writes;
     void **commands;
     submit_info *submits;                /* by rank: what its device had gathered before, and its batches */
-    one_submission *gathered;                    /* by rank; no command: nothing was gathered */
+    one_submission *gathered;            /* by rank; no command: nothing was gathered */
     timeline_info *timelines;
     uint64_t *gates, *gate_values;       /* per batch: one more semaphore to wait for, or 0 */
     void **opening;                      /* [2 * rank]: what runs before the rank's first batch, or NULL, then that */

@@ -62,7 +62,7 @@ def offer_groups(
 ) -> tuple[Vendor | None, tuple[int | None, ...] | None, str]:
     """Return the library that joins ranks of one driver, by rank the group or None, and its name; or None and why not.
 
-    ``held`` keeps the cards. ``VKPAR_PEER=groups`` asks for that: it was not run on cards yet.
+    ``held`` keeps the cards. ``VKPAR_PEER=groups`` asks for that: whether it is faster was not measured.
     """
     if len(ranks) > MOST_RANKS:
         return None, None, f"{len(ranks)} ranks, not up to {MOST_RANKS}"
