@@ -5,6 +5,7 @@
  * lock of _pump_frames.h.
  */
 #include "_pump_bridge.h"
+#include "_pump_hold.h"
 #include "_pump_send.h"
 #include "_pump_graph.h"
 #include "_pump_hub.h"
@@ -32,10 +33,11 @@ vkp_queue *vkp_queue_new(uint64_t device, uint64_t queue, uint64_t timeline, uin
 void vkp_queue_free(vkp_queue *q) {
     if (forked) return;
     pthread_mutex_lock(&entry);
-    settle(q);
+    if (settle(q) != SUCCESS) drop_held(UNKNOWN);
     if (q->sibling) q->sibling->sibling = NULL;
     forget_queue(q);
     pthread_mutex_unlock(&entry);
+    free(q->held);
     free(q);
 }
 
@@ -44,10 +46,12 @@ void vkp_queue_pair(vkp_queue *a, vkp_queue *b) { a->sibling = b; b->sibling = a
 const uint64_t *vkp_queue_last_word(vkp_queue *q) { return &q->last; }
 const uint64_t *vkp_queue_submitted_word(vkp_queue *q) { return &q->submitted; }
 
-/* Does a thread still submit what counts as the queue's last? */
+/* Does a thread still submit what counts as the queue's last? What is held goes now, or never. */
 int vkp_queue_sending(vkp_queue *q) {
     if (forked) return 0;
     pthread_mutex_lock(&entry);
+    int32_t result = q->nheld ? submit_held() : SUCCESS;
+    if (result != SUCCESS) drop_held(result);
     int busy = is_sending(q);
     pthread_mutex_unlock(&entry);
     return busy;
@@ -106,7 +110,10 @@ static int32_t flush_for(vkp_queue *q, uint64_t value) {
     int32_t refused = __atomic_load_n(&q->refused, __ATOMIC_ACQUIRE), result = SUCCESS;
     if (refused == SUCCESS && __atomic_load_n(&q->submitted, __ATOMIC_ACQUIRE) >= value) return SUCCESS;
     pthread_mutex_lock(&entry);
-    if (!is_sending(q) || value > q->promised) result = flush(q->stream);
+    if (!is_sending(q) || value > q->promised) {
+        result = settle(q);
+        if (result == SUCCESS) result = flush(q->stream);
+    }
     if (value > q->lost_after && value <= q->lost_until) result = q->refused;
     pthread_mutex_unlock(&entry);
     return result;

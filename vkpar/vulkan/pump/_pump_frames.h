@@ -93,8 +93,8 @@ static int retire_frames(vkp_stream *s) {
 }
 
 static int32_t reset_frame(vkp_stream *s, frame *f) {
-    if (s->wait_idle) settle(s->queue);
-    int32_t result = s->wait_idle ? s->wait_idle(s->queue->queue) : SUCCESS;
+    int32_t result = s->wait_idle ? settle(s->queue) : SUCCESS;
+    if (result == SUCCESS && s->wait_idle) result = s->wait_idle(s->queue->queue);
     if (result == SUCCESS) result = noted(s, CALL(reset_pool), s->vk.reset_pool(s->queue->device, f->pool, 0));
     for (uint32_t i = 0; i < f->used && result == SUCCESS; i++)
         result = noted(s, CALL(reset_descriptors), s->vk.reset_descriptors(s->queue->device, f->descriptors[i], 0));

@@ -23,6 +23,8 @@ static const uint32_t IDLE_TICKS = 50;
 
 /* ---- the open buffer's life ---- */
 
+static int is_behind(vkp_queue *q);
+
 /* Takes note of a submission's time: an average, which one that was interrupted moves but little. */
 static void set_apart(vkp_stream *s, uint64_t took) {
     uint64_t apart = took * APART_TIMES;
@@ -30,12 +32,10 @@ static void set_apart(vkp_stream *s, uint64_t took) {
     s->apart = (7 * s->apart + (apart > APART_NS ? apart : APART_NS)) / 8;
 }
 
-/* Ends it, once threads have submitted what comes before; it is to be submitted next. *ended: there is one. */
+/* Ends it; it is to be submitted next. *ended: there is one. */
 static int32_t seal(vkp_stream *s, int *ended) {
     *ended = 0;
     if (!s) return SUCCESS;
-    if (!forked) settle(s->queue);
-    if (!forked) settle(s->queue->sibling);
     if (!s->count) return s->broken;
     if (s->shut || forked) return SUCCESS;
     if (s->broken) return s->broken;
@@ -61,10 +61,17 @@ static void note_sent(vkp_stream *s, uint64_t value, uint64_t begun) {
     s->submissions++;
 }
 
-/* Submits it. On an error it stays: nothing in it is lost, and whoever comes next tries again. */
+/* What comes before that the queues of a device are to be given. */
+static int32_t settle_device(vkp_queue *q) {
+    int32_t result = settle(q);
+    return result == SUCCESS ? settle(q->sibling) : result;
+}
+
+/* Submits it, behind what comes before. On an error it stays: nothing in it is lost, and whoever comes next tries again. */
 static int32_t flush(vkp_stream *s) {
     int ended;
-    int32_t result = seal(s, &ended);
+    int32_t result = s && !forked ? settle_device(s->queue) : SUCCESS;
+    if (result == SUCCESS) result = seal(s, &ended);
     if (result != SUCCESS || !ended) return result;
     uint64_t value = s->queue->last, begun = now_ns();
     result = noted(s, SUBMIT, submit_one(s->queue, s->open->commands, value));
@@ -81,9 +88,8 @@ static void note_gathered(vkp_queue *q, const one_submission *gathered, uint64_t
 
 /* What both queues of a device were given so far. */
 static int32_t flush_device(vkp_queue *q) {
-    settle(q);
-    settle(q->sibling);
-    int32_t result = flush(q->stream);
+    int32_t result = settle_device(q);
+    if (result == SUCCESS) result = flush(q->stream);
     return result == SUCCESS && q->sibling ? flush(q->sibling->stream) : result;
 }
 
@@ -148,7 +154,8 @@ static void *attend(void *argument) {
         pthread_mutex_unlock(&entry);
         nanosleep(&tick, NULL);
         pthread_mutex_lock(&entry);
-        idle = s->count ? 0 : idle + 1;
+        idle = s->count || s->queue->nheld ? 0 : idle + 1;
+        if (s->queue->nheld && !is_behind(s->queue)) submit_held();
         if (s->count && (s->sealed || s->broken)) idle = IDLE_TICKS; /* whoever calls next tries again */
         else if (s->count && (retire_frames(s) || (s->pending < 2 && s->cost_ns >= ENOUGH_NS))) flush(s);
     }
@@ -206,6 +213,7 @@ void vkp_stream_close(vkp_stream *s, int leak) {
     pthread_mutex_lock(&entry);
     int joins = s->running;
     s->running = 0;
+    if (!s->shut && !forked && s->queue->nheld && submit_held() != SUCCESS) drop_held(UNKNOWN);
     if (s->count && !s->shut) __atomic_store_n(&s->queue->last, s->queue->submitted, __ATOMIC_RELEASE);
     if (!s->shut && s->queue->stream == s) s->queue->stream = NULL;
     if (!s->shut && s->number) count_stream(s->number);
@@ -419,8 +427,8 @@ int32_t vkp_fill(vkp_stream *s, uint32_t name, uint32_t n, const char *parts, ui
 /* Waits until the queue is idle, with no submission meanwhile: the function is vkQueueWaitIdle. */
 int32_t vkp_queue_idle(vkp_queue *q, uint64_t wait_idle) {
     pthread_mutex_lock(&entry);
-    settle(q);
-    int32_t result = ((idle_fn)(uintptr_t)wait_idle)(q->queue);
+    int32_t result = settle(q);
+    if (result == SUCCESS) result = ((idle_fn)(uintptr_t)wait_idle)(q->queue);
     pthread_mutex_unlock(&entry);
     return result;
 }

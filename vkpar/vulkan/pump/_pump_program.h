@@ -3,6 +3,7 @@
 #define VKPAR_PUMP_PROGRAM_H
 
 #include "_pump_bridge.h"
+#include "_pump_hold.h"
 #include "_pump_launch.h"
 #include "_pump_peer.h"
 #include "_pump_send.h"
@@ -14,11 +15,11 @@ enum { CARRIED = 1u << 31, AFTER = 1u << 30, BEGINS = 1u << 29 };
 
 struct vkp_touches { uint32_t n; vkp_touch items[]; };
 
-static void abort_group(vkp_group *g);
 static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values, uint32_t count);
 
 void vkp_program_free(vkp_program *p) {
     if (!p) return;
+    if (p->held) let_go(p);
     if (__atomic_load_n(&p->is_sent, __ATOMIC_ACQUIRE)) await_sender(p->group, p);
     if (p->ntransfers) await_carrier(p);
     free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);
@@ -237,24 +238,14 @@ static int began(const vkp_program *p) {
     return 0;
 }
 
-static int is_member(const vkp_group *g, const vkp_queue *q) {
-    for (uint32_t r = 0; q && r < g->n; r++)
-        if (g->queues[r] == q) return 1;
-    return 0;
-}
-
-/* Was it refused before? Then it is tried again before anything is submitted. */
-static int was_refused(const vkp_stream *s) { return s && s->sealed; }
-
-/* Prepares what a rank's device has gathered: it is submitted in one call with the rank's first batches; at once where the
- * rank has none, or where batches go to the device's other queue, too, which wait for it. */
-static int32_t prepare_gathered(vkp_program *p, uint32_t rank) {
+/* Prepares what a rank's device has gathered: it is submitted in one call with the rank's first batches, or held with them;
+ * at once where the rank has none, or where batches go to the device's other queue, too, which wait for it. */
+static int32_t prepare_gathered(vkp_program *p, uint32_t rank, int holds) {
     vkp_queue *q = p->group->queues[rank];
     p->gathered[rank].command = NULL;
     if (!batches_of(p, rank) || is_member(p->group, q->sibling) || was_refused(q->stream)) return flush_device(q);
-    settle(q);
-    settle(q->sibling);
-    int ended, result = q->sibling ? flush(q->sibling->stream) : SUCCESS;
+    int ended, result = holds ? SUCCESS : settle_device(q);
+    if (result == SUCCESS && q->sibling) result = flush(q->sibling->stream);
     if (result == SUCCESS) result = seal(q->stream, &ended);
     if (result == SUCCESS && ended)
         p->submits[p->first[rank] + rank] = fill_one(&p->gathered[rank], q, q->stream->open->commands, q->last);
@@ -267,9 +258,10 @@ static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     uint32_t fill[g->n];
     int32_t result = SUCCESS;
     *failed = g->n;
+    int holds = may_hold(p);
     for (uint32_t r = 0; r < g->n; r++) {
         sibling_waited[r] = g->queues[r]->sibling_waited;
-        if (result == SUCCESS) result = prepare_gathered(p, r);
+        if (result == SUCCESS) result = prepare_gathered(p, r, holds);
         next[r] = g->queues[r]->last;
         fill[r] = p->first[r];
     }
@@ -278,10 +270,11 @@ static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     if (result == SUCCESS) result = may_submit(g);
     if (result == SUCCESS) {
         promise_touches(p, next);
-        result = submit_all(p, failed);
+        if (holds) hold(p);
+        result = holds ? submit_if_dry(g, failed) : submit_all(p, failed);
         if (result != SUCCESS && !began(p)) take_back(g);
     }
-    if (result == SUCCESS && p->ntransfers) result = carry_all(p, failed);
+    if (result == SUCCESS && p->ntransfers && !holds) result = carry_all(p, failed);
     if (result != SUCCESS) {
         /* What was not submitted has not waited for its device's other queue. The slot table counts it all the same,
          * and local timelines have entries for it: this group is of no more use, so let go of all that is parked. */

@@ -13,7 +13,10 @@ enum {
     TURN = 32,                           /* batches of a rank that the thread submits before those of the next rank */
 };
 
-static void set_submitted(vkp_queue *q, uint64_t value) { __atomic_store_n(&q->submitted, value, __ATOMIC_RELEASE); }
+static void set_submitted(vkp_queue *q, uint64_t value) {
+    q->before = q->submitted;
+    __atomic_store_n(&q->submitted, value, __ATOMIC_RELEASE);
+}
 static void set_last(vkp_queue *q, uint64_t value) { __atomic_store_n(&q->last, value, __ATOMIC_RELEASE); }
 
 static uint32_t batches_of(const vkp_program *p, uint32_t rank) { return p->first[rank + 1] - p->first[rank]; }
@@ -28,6 +31,8 @@ static uint64_t value_of(const vkp_program *p, uint32_t rank, uint32_t batch) {
 }
 
 static void note_gathered(vkp_queue *q, const one_submission *gathered, uint64_t begun, int32_t result);
+static int32_t submit_held(void);
+static void drop_held(int32_t why);
 
 /* Submits `count` of a rank's batches, from `begin` on; what its device had gathered goes before them in the same call,
  * which costs a driver and a GPU half of what two do. */
@@ -190,11 +195,13 @@ static void await_sender(vkp_group *g, const vkp_program *p) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Waits until all that was counted for the queue was submitted, or refused. */
-static void settle(vkp_queue *q) {
-    if (!q || !q->sending) return;
-    await_sender(q->sending, NULL);
-    conclude(q->sending);
+/* Waits until all that was counted for the queue was submitted, or refused for good. An error: what is held stays. */
+static int32_t settle(vkp_queue *q) {
+    if (q && q->sending) {
+        await_sender(q->sending, NULL);
+        conclude(q->sending);
+    }
+    return q && q->nheld ? submit_held() : SUCCESS;
 }
 
 /* Does a thread still submit to the queue? */

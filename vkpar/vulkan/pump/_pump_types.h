@@ -62,11 +62,24 @@ typedef int32_t (*masked_fn)(void *stream, uint64_t address, uint32_t value, uin
 typedef int32_t (*copy_fn)(uint64_t to, uint64_t from, size_t nbytes, void *stream);
 typedef struct { push_fn push; pop_fn pop; word_fn wait; copy_fn copy; word_fn write; masked_fn masked; } vendor;
 
+/* A batch that a queue keeps for a call with later ones: what its program or its stream had built, copied. */
+enum { HOLDS = 16, HELD_RANKS = 8, HELD_WAITS = HELD_RANKS + WAITS };
+typedef struct {
+    submit_info submit;
+    timeline_info timeline;
+    uint64_t waits[HELD_WAITS], values[HELD_WAITS], signal, signalled;
+    uint32_t stages[HELD_WAITS];
+    void *commands[2];
+} held_batch;
+
 struct vkp_queue {
     void *device, *queue;
     uint64_t timeline, last;             /* last: the highest value that a submitted batch will signal; Python reads it
                                             without a lock; the open buffer's counts, too */
-    uint64_t submitted;                  /* the same without that */
+    uint64_t submitted;                  /* the same without that, and without what is held */
+    uint64_t before;                     /* what that was before the last call to the driver */
+    held_batch *held;                    /* room for two of each of HOLDS programs, or NULL, see _pump_hold.h */
+    uint32_t nheld;
     struct vkp_stream *stream;           /* what gathers operations for it, or NULL */
     struct vkp_queue *sibling;           /* the device's other queue: each submission waits for all of it */
     uint64_t sibling_waited;
@@ -167,6 +180,7 @@ struct vkp_program {
     vkp_transfer *transfers;
     vkp_piece *pieces;
     uint32_t ntransfers, waiting;        /* how often the carrier has it */
+    int held;                            /* how often it is held */
     uint8_t *opens;                      /* per batch: a new round of carried batches begins with it; NULL: none are */
     late_read *late;                     /* of the round that is being built */
     uint32_t nlate;
