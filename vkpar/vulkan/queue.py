@@ -137,7 +137,7 @@ class Queue:
         with ExitStack() as undo:
             self.timeline = TimelineSemaphore(device, exportable=info.features.timeline_export)
             undo.callback(self.timeline.close)
-            self.port = native.CQueue(self._handles(), naps=not info.is_cpu)
+            self.port = native.CQueue(self._handles(), naps=not info.is_cpu, skips=not instance.validating())
             undo.pop_all()
 
     def _handles(self) -> QueueHandles:

@@ -41,7 +41,11 @@ void vkp_queue_free(vkp_queue *q) {
     free(q);
 }
 
-void vkp_queue_naps(vkp_queue *q, int naps) { q->naps = naps; }
+void vkp_queue_habits(vkp_queue *q, int naps, int skips) {
+    q->naps = naps;
+    q->skips = skips;
+}
+
 void vkp_queue_pair(vkp_queue *a, vkp_queue *b) { a->sibling = b; b->sibling = a; }
 const uint64_t *vkp_queue_last_word(vkp_queue *q) { return &q->last; }
 const uint64_t *vkp_queue_submitted_word(vkp_queue *q) { return &q->submitted; }

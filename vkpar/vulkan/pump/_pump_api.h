@@ -5,7 +5,7 @@ typedef struct vkp_program vkp_program;
 vkp_queue *vkp_queue_new(uint64_t device, uint64_t queue, uint64_t timeline, uint64_t submit, uint64_t wait,
                          uint64_t signal, uint64_t counter);
 void vkp_queue_free(vkp_queue *);
-void vkp_queue_naps(vkp_queue *, int naps);
+void vkp_queue_habits(vkp_queue *, int naps, int skips);
 void vkp_queue_pair(vkp_queue *, vkp_queue *);
 const uint64_t *vkp_queue_last_word(vkp_queue *);
 int32_t vkp_submit(vkp_queue *, uint64_t command, uint64_t *value);

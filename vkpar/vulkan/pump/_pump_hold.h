@@ -92,12 +92,12 @@ static void hold(vkp_program *p) {
 }
 
 /* Writes down what a queue holds as submissions, and returns how many. What waits for nothing is one with what comes before
- * it, which signals its last value alone; but validation layers before 1.3.296 stall where others are waited for. */
+ * it, and signals for both. */
 static uint32_t join(vkp_queue *q, submit_info *submits, timeline_info *timelines, void **commands) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < q->nheld; i++) {
         const held_batch *held = &q->held[i];
-        if (!i || held->submit.wait_count || q->stream->wait_idle) {
+        if (!i || held->submit.wait_count || !q->skips) {
             submits[n] = held->submit;
             submits[n].commands = commands;
             timelines[n] = held->timeline;

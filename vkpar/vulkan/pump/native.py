@@ -30,13 +30,14 @@ class CQueue:
         handles: of Vulkan.
         naps: waits look at the timeline every 60 us or so for their first 20 ms, and block only then: some GPUs'
             drivers wake blocked threads up to 7 ms late.
+        skips: the timeline may skip values of batches that are submitted together.
     """
 
-    def __init__(self, handles: QueueHandles, *, naps: bool = False) -> None:
+    def __init__(self, handles: QueueHandles, *, naps: bool = False, skips: bool = False) -> None:
         self._c = helper()
         self.handle = self._c.lib.vkp_queue_new(*map(api.load().address, vars(handles).values()))
         _require(self._c, self.handle, "vkp_queue_new")
-        self._c.lib.vkp_queue_naps(self.handle, naps)
+        self._c.lib.vkp_queue_habits(self.handle, naps, skips)
         # Read in place: a C call gives up the GIL, and getting it back takes up to 5 ms beside a busy thread.
         self._last = self._c.lib.vkp_queue_last_word(self.handle)
         self._submitted = self._c.lib.vkp_queue_submitted_word(self.handle)
