@@ -16,8 +16,10 @@
 #define SOURCE_ACCESS
 #define TARGET_BINDING 0
 #define SLOTS_BINDING 5
+#define SLOTS_ACCESS coherent
 #include "common/elements.glsl"
 #include "common/grid.glsl"
 #include "common/rows.glsl"
+#include "common/flags.glsl"
 #include "common/gather.glsl"
 #include "common/norm.glsl"

@@ -155,6 +155,9 @@ void load_weights() {}
 #endif
 
 void main() {
+#ifdef GATHERS
+    if (push.awaits != 0u) wait_in_group(push.awaits);
+#endif
     vec2 found = statistics();
 #ifdef LAYER
     if (MOMENT != 0u) {

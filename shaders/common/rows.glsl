@@ -28,6 +28,7 @@ layout(push_constant) uniform Push {
     uint tail;       // 16-byte units from a slot's start to its scales
     uvec2 factor;    // the bits of what an average multiplies a sum by
     uint slots[16];  // first 16-byte units of those that arrived
+    uint awaits;     // bits 2 i and 2 i + 1: for so many transfers on lane i the kernel waits itself
 #endif
 } push;
 

@@ -36,14 +36,17 @@ layout(local_size_x = GROUP) in;
 #define TARGET_BINDING 1
 #define SLOTS_BINDING 2
 #endif
+#ifndef SLOTS_ACCESS
+#define SLOTS_ACCESS
+#endif
 
 layout(set = 0, binding = SOURCE_BINDING, std430) SOURCE_ACCESS buffer Source { uint source_word[]; };
 layout(set = 0, binding = SOURCE_BINDING, std430) SOURCE_ACCESS buffer Source4 { uvec4 source_word4[]; };
 layout(set = 0, binding = TARGET_BINDING, std430) buffer Target { uint target_word[]; };
 layout(set = 0, binding = TARGET_BINDING, std430) buffer Target4 { uvec4 target_word4[]; };
-layout(set = 0, binding = SLOTS_BINDING, std430) buffer Slots { uint slot_word[]; };
-layout(set = 0, binding = SLOTS_BINDING, std430) buffer Slots2 { uvec2 slot_word2[]; };
-layout(set = 0, binding = SLOTS_BINDING, std430) buffer Slots4 { uvec4 slot_word4[]; };
+layout(set = 0, binding = SLOTS_BINDING, std430) SLOTS_ACCESS buffer Slots { uint slot_word[]; };
+layout(set = 0, binding = SLOTS_BINDING, std430) SLOTS_ACCESS buffer Slots2 { uvec2 slot_word2[]; };
+layout(set = 0, binding = SLOTS_BINDING, std430) SLOTS_ACCESS buffer Slots4 { uvec4 slot_word4[]; };
 
 #ifdef TAIL
 const bool IS_WHOLE = false;

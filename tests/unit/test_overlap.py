@@ -58,7 +58,7 @@ def test_what_is_not_known_and_what_was_fused_stays() -> None:
     strange = Item(0, "x", object())
     items = [*steps(1, 2, (1, 0, 64)), strange, fill(0, 64)]
     assert order(spread(items)) == "11xf"
-    fused = Item(0, "1", Fused((), NEVER), call=1)
+    fused = Item(0, "1", Fused((), NEVER, None), call=1)
     assert order(spread([fused, *steps(1, 1), fill(0, 64)])) == "11f"
 
 

@@ -22,11 +22,12 @@ class Rows(NamedTuple):
 
 
 class Gathers(NamedTuple):
-    """Behind :class:`Rows`: slots whose sum is the first operand, see :class:`vkpar.abi.wire.Reduce`."""
+    """Behind :class:`Rows`: slots whose sum is the first operand, see :class:`vkpar.abi.wire.Reduce`; the wait."""
 
     tail: int
     factor: Words2
     slots: Words16
+    awaits: int = 0
 
 
 class RowsConstants(NamedTuple):

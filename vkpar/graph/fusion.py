@@ -7,6 +7,7 @@ with a residual into an RMS norm, the step does that. All results stay bit for b
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -16,7 +17,7 @@ from vkpar.abi.elementwise import Add, AddConstants
 from vkpar.abi.words import pack, read, section
 from vkpar.arrays.array import Array
 from vkpar.device import Device
-from vkpar.graph.protocol import Step, WireSend, WireStore
+from vkpar.graph.protocol import Flags, Step, WireSend, WireStore
 from vkpar.graph.stretches import Item
 from vkpar.ops.quantized.kinds import MODULES
 from vkpar.ops.tiles import matvec
@@ -41,6 +42,7 @@ _SENDING: Final = (
 _SHARED: Final = 33 << 10  # bytes that a work-group of the large kernel's variant shares
 _ADD: Final = "add_f32_f32"
 _NORM: Final = "norm_residual_f32_kept"
+_MOST_WAITING: Final = 64  # work-groups that wait for slots: others of the card would find no room beside many more
 _BLOCK: Final = 256  # elements that share a scale on the wire
 _WORD: Final = 4
 # Bindings: of products and the addition, of norms, of the wire kernels.
@@ -57,10 +59,12 @@ class Fused(NamedTuple):
     Attributes:
         operations: they run in place of the step's kernels.
         step: the step.
+        flags: those of the step, but for what the operations wait for or raise themselves.
     """
 
     operations: tuple[Operation, ...]
     step: Step
+    flags: Flags | None
 
 
 def fuse(items: Sequence[Item], devices: Sequence[Device]) -> tuple[list[Item], list[Array]]:
@@ -179,7 +183,7 @@ def _sent(content: object, step: Step, device: Device, counters: _Counters) -> F
     made = _operation(
         "product, sent", device, name, call.kernel.constants, bindings, push, tuple(call.plan.groups), pins
     )
-    return Fused((made,), step)
+    return Fused((made,), step, step.flags)
 
 
 def _added(step: Step, content: object, device: Device) -> Fused | None:
@@ -205,7 +209,7 @@ def _added(step: Step, content: object, device: Device) -> Fused | None:
         name = f"wire_gather_{stored.wire}_{part}"
         push = pack(words, more)
         operations.append(_operation("sum, added", device, name, stored.constants, bindings, push, groups, pins))
-    return Fused(tuple(operations), step)
+    return Fused(tuple(operations), step, step.flags)
 
 
 def _normed(step: Step, content: object, device: Device) -> Fused | None:
@@ -229,13 +233,16 @@ def _normed(step: Step, content: object, device: Device) -> Fused | None:
     if norm.weighted and call.meets(_NORM_W, *whole):
         return None
     summed = stored.launches[0][1]
-    push = pack(words._replace(x_first=summed.target_at), rows.Gathers(summed.tail, summed.factor, summed.slots))
+    groups, flags = tuple(call.plan.groups), step.flags
+    awaits = flags.word(flags.waits) if flags is not None and math.prod(groups) <= _MOST_WAITING else 0
+    told = rows.Gathers(summed.tail, summed.factor, summed.slots, awaits)
+    push = pack(words._replace(x_first=summed.target_at), told)
     gathers = rows.GathersConstants(stored.constants.sources, stored.constants.average, stored.constants.own_at)
     gathered, others_bound = _bound(noted), [call.bound(binding) for binding in range(_NORM_W, _NORM_H + 1)]
     bindings = [gathered[_TARGET], *others_bound, gathered[_ARRIVED]]
-    name, groups = f"norm_gather_{stored.wire}", tuple(call.plan.groups)
+    name = f"norm_gather_{stored.wire}"
     made = _operation("sum, normed", device, name, (*constants, *gathers), bindings, push, groups, _pins(content))
-    return Fused((made,), step)
+    return Fused((made,), step, flags._replace(waits={}) if flags is not None and awaits else flags)
 
 
 def _target(noted: Noted) -> _Place:

@@ -58,11 +58,13 @@ class Flags(NamedTuple):
         waits: what must have come before it; ``raises``: what it has made ready.
         record: records a kernel that raises flags, then waits for others, after all kernels before it; whoever records
             next orders that after it.
+        word: as kernels that do so themselves are told of such counts; 0 where they cannot be.
     """
 
     waits: Counts
     raises: Counts
     record: Callable[[Any, Counts, Counts], None]
+    word: Callable[[Counts], int]
 
 
 class Step(NamedTuple):

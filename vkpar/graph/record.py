@@ -119,9 +119,8 @@ def _record(stretch: Stretch, recording: Recording, timer: Timer | None) -> Any:
 
 
 def _flags_of(content: Any) -> Flags | None:
-    """Return the flags of a step, or of the step that operations do the work of."""
-    step = content.step if isinstance(content, Fused) else content
-    return step.flags if isinstance(step, Step) else None
+    """Return the flags of a step, or those that operations leave which do its work."""
+    return content.flags if isinstance(content, (Fused, Step)) else None
 
 
 def _record_flags(raised: Flags | None, flags: Flags | None, command: Any, recording: Recording) -> None:

@@ -2,7 +2,8 @@
 
 lavapipe ends every loop after 65,535 turns, and SwiftShader runs no other device's kernels beside one that waits. So
 these ranks are lavapipe's, and the kernel that waits for flags is run again and again; it differs from the shipped one
-in what a turn does, and in that it waits for what earlier runs have not seen.
+in what a turn does, and in that it waits for what earlier runs have not seen. Where a kernel of an
+operation waits, that kernel does so before, and takes back what it has counted: the other one waits for what has come.
 """
 
 from __future__ import annotations
@@ -28,19 +29,22 @@ from vkpar.comm.record.carried import CarriedRecorder
 from vkpar.comm.rig import carriers
 from vkpar.comm.rig.carriers import Carriers
 from vkpar.comm.rig.transports import peer
+from vkpar.graph import record as record_graph
+from vkpar.graph.fusion import Fused
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
+from vkpar.vulkan.recording import Recording
 
 _SOURCE = Path(__file__).parents[3] / "shaders" / "carry.comp"
 _RUNS = 80  # of some 60 ms each, where nothing comes: in turns, so that a busy machine waits longer
 _NO_ARRIVALS = bytes(4 * 16)
 _AGAIN = pack(Carry(0, (0,) * 16))
 _WAIT = """
-    uint wanted = slot_word[AWAITED + lane * APART] + arrivals[lane];
-    slot_word[AWAITED + lane * APART] = wanted;
+    uint wanted = flag_word[AWAITED + lane * LANE_WORDS] + arrivals[lane];
+    flag_word[AWAITED + lane * LANE_WORDS] = wanted;
     for (uint turn = 0u; turn < 60000u; turn++) {
-        if (int(slot_word[ARRIVED + lane * APART] - wanted) >= 0 || slot_word[ABORTED] != 0u) {
+        if (int(flag_word[ARRIVED + lane * LANE_WORDS] - wanted) >= 0 || flag_word[ABORTED] != 0u) {
             break;
         }
         DELAY
@@ -52,13 +56,13 @@ _WAIT = """
 @functools.cache
 def _variant() -> bytes:
     text = _SOURCE.read_text()
-    delay = "atomicAdd(slot_word[1000u + lane], 1u);\n" * 64
+    delay = "atomicAdd(flag_word[1000u + lane], 1u);\n" * 64
     text = text[: text.index("    if (arrivals[lane]")] + _WAIT.replace("DELAY", delay)
     with tempfile.TemporaryDirectory() as folder:
         source, module = Path(folder) / "carry.comp", Path(folder) / "carry.spv"
         source.write_text(text)
-        command = ["glslangValidator", "-V", "--target-env", "vulkan1.2", "-o", str(module), str(source)]
-        subprocess.run(command, check=True, capture_output=True)
+        command = ["glslangValidator", "-V", "--target-env", "vulkan1.2", f"-I{_SOURCE.parent}"]
+        subprocess.run([*command, "-o", str(module), str(source)], check=True, capture_output=True)
         return module.read_bytes()
 
 
@@ -69,7 +73,7 @@ def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False, *, grouped: bo
     ``grouped``: communicators that choose by themselves do so between lavapipe's ranks, two and two.
     """
     vendor, shipped, record = HostVendor(masks), shader.shipped, CarriedRecorder._record_flags
-    into = Carriers.record_flags
+    into, record_fused = Carriers.record_flags, record_graph._record_fused
 
     def record_flags(self: CarriedRecorder, commands: CommandBuffer, ready: dict, arrivals: dict) -> None:
         record(self, commands, ready, arrivals)
@@ -80,6 +84,14 @@ def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False, *, grouped: bo
         into(self, rank, handle, push)
         for _ in range(_RUNS if not push.endswith(_NO_ARRIVALS) else 0):
             into(self, rank, handle, _AGAIN)
+
+    def record_waiting(fused: Fused, command: Any, recording: Recording) -> None:
+        told = fused.step.flags
+        if told is not None and told.waits and fused.flags is not None and not fused.flags.waits:
+            told.record(command, {}, told.waits)
+            told.record(command, {}, {lane: -number % (1 << 32) for lane, number in told.waits.items()})
+            recording.strange()
+        record_fused(fused, command, recording)
 
     def offer(ranks: list[DeviceInfo], _held: object = None) -> tuple[HostVendor, str]:
         if not all(info.is_cpu for info in ranks):
@@ -100,6 +112,7 @@ def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False, *, grouped: bo
             patch.setattr(peer, "offer_groups", offer_groups)
             stack.enter_context(env.override(peer="groups"))
         patch.setattr(Carriers, "record_flags", record_into)
+        patch.setattr(record_graph, "_record_fused", record_waiting)
         patch.setattr(peer, "offer", (lambda *_: (None, "")) if grouped else offer)
         patch.setattr(carriers, "Alarm", lambda device: HostAlarm(vendor))
         patch.setattr(shader, "shipped", lambda name: _variant() if name == "carry" else shipped(name))

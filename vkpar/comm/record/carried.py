@@ -72,9 +72,15 @@ class CarriedRecorder(Recorder):
 
 def flags(ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> bytes:
     """Return what raises the flags of lanes on which something is ready, and waits for what is to have come."""
-    sends = sum(number << _READY_BITS * (LANES * rank + lane) for (rank, lane), number in ready.items())
     lanes = itertools.product(range(MOST_RANKS), range(LANES))
-    return pack(Carry(sends, tuple(arrivals.get(lane, 0) for lane in lanes)))
+    return pack(Carry(word(ready), tuple(arrivals.get(lane, 0) for lane in lanes)))
+
+
+def word(counts: Mapping[Lane, int]) -> int:
+    """Return so many transfers of lanes as kernels are told of them; 0 where those of a lane are too many."""
+    if any(number > _MOST_READY for number in counts.values()):
+        return 0
+    return sum(number << _READY_BITS * (LANES * rank + lane) for (rank, lane), number in counts.items())
 
 
 class GraphCarrier:
@@ -101,6 +107,6 @@ class GraphCarrier:
         def record(handle: Any, ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> None:
             self._carriers.record_flags(step.rank, handle, flags(ready, arrivals))
 
-        told = protocol.Flags(part.arrivals, dict.fromkeys(part.sends, 1), record)
+        told = protocol.Flags(part.arrivals, dict.fromkeys(part.sends, 1), record, word)
         sent = tuple(TransferPieces(*transfer) for transfer in taken.transfers)
         return step._replace(flags=told, opens=taken.opens, transfers=sent)

@@ -32,7 +32,7 @@ from vkpar.vulkan.queue import Frame
 _log = logging.getLogger("vkpar")
 KERNEL = "carry"
 MOST_RANKS = 16 // LANES  # that one work-group of shaders/carry.comp looks after
-# Words of a card's memory, as shaders/carry.comp has them: one for each lane, 64 bytes apart.
+# Words of a card's memory, as shaders/common/flags.glsl has them: one for each lane, 64 bytes apart.
 _APART, _RAISED, _ARRIVED, _AWAITED, _ABORTED = 16, 0, 256, 512, 768
 FARTHER = 4096  # bytes before the slots, for the words: a slot of a group lies so much farther than in the arena
 _FAR = 1 << 30  # no stream waits for a word that is so much farther than what its lane was given
