@@ -49,4 +49,22 @@ void wait_in_group(uint awaits) {
     barrier();
 }
 
+shared bool raises;
+
+// Tells of so many transfers more on each lane, once all work-groups of the launch have come here.
+void raise_by_last(uint sends) {
+    memoryBarrierBuffer();
+    barrier();
+    if (gl_LocalInvocationID.x == 0u) {
+        uint groups = gl_NumWorkGroups.x * gl_NumWorkGroups.y;
+        raises = atomicAdd(flag_word[RAISED + 2u], 1u) + 1u == groups;
+        if (raises) flag_word[RAISED + 2u] = 0u;
+    }
+    barrier();
+    if (raises) {
+        memoryBarrierBuffer();
+        raise(sends);
+    }
+}
+
 #endif

@@ -3,6 +3,9 @@
 #ifndef VKPAR_REDUCE_GLSL
 #define VKPAR_REDUCE_GLSL
 
+#if LANES > 1
+#define SLOTS_ACCESS coherent
+#endif
 #include "common/wire.glsl"
 
 layout(constant_id = 0) const uint SOURCES = 1u;
@@ -30,6 +33,8 @@ layout(push_constant) uniform Push {
     uint out_slot;               // first 16-byte unit of the slot to fill
     uvec2 factor;                // the bits of what an average multiplies a sum of floats by, or divides integers by
     uint slots[MOST_SOURCES];    // first 16-byte units of those that arrived
+    uint awaits;                 // bits 2 i and 2 i + 1: for so many transfers on lane i the kernel waits itself
+    uint sends;                  // the same of those that are ready once it is done
 #ifdef ADDS
     uint addend_at;              // in the addend's binding: what belongs to the segment's first element
     uint total_at;               // and where the total goes
@@ -37,6 +42,9 @@ layout(push_constant) uniform Push {
 };
 
 #include "common/combine.glsl"
+#if LANES > 1
+#include "common/flags.glsl"
+#endif
 
 Eight term(uint index, uint unit, uvec2 n) {
     if (HAS_OWN && index == OWN_AT) {
@@ -165,6 +173,7 @@ shared uint largest_in[2][GROUP / PER_SCALE];  // of this round and of the one b
 // 32 invocations per block, eight elements each, round after round: with no more groups than keep the link busy, the
 // writes of one round go out while the next one's reads come in.
 void main() {
+    if (awaits != 0u) wait_in_group(awaits);
     uint sharing = gl_LocalInvocationID.x / PER_SCALE, turn = 0u;
     uint base = first_block * LANES + gl_WorkGroupID.x * GROUP;
     while (base / LANES * BLOCK < count) {
@@ -189,6 +198,7 @@ void main() {
         }
         base += gl_NumWorkGroups.x * GROUP;
     }
+    if (sends != 0u) raise_by_last(sends);
 }
 #endif
 

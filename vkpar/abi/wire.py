@@ -8,7 +8,7 @@ from vkpar.abi.words import Words2, Words16
 
 
 class Reduce(NamedTuple):
-    """A segment that is summed: its elements, where it lies, the slots that arrived, the slot to fill."""
+    """A segment that is summed: its elements, where it lies, slots, flags."""
 
     count_: int
     first_block: int
@@ -18,6 +18,8 @@ class Reduce(NamedTuple):
     out_slot: int
     factor: Words2
     slots: Words16
+    awaits: int = 0
+    sends: int = 0
 
 
 class Adds(NamedTuple):

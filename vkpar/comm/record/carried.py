@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vkpar.abi import wire as abi
 from vkpar.abi.wire import Carry
 from vkpar.abi.words import pack
 from vkpar.comm.record.kernels import Recorder
@@ -15,13 +16,14 @@ from vkpar.comm.record.slot_copies import Sides, extents_of
 from vkpar.comm.rig.carriers import FARTHER, KERNEL, MOST_RANKS
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.carried import LANES, CarriedPart, CarriedStep, Lane, Rounds, Taken
-from vkpar.comm.schedule.steps import SlotCopy, Step
+from vkpar.comm.schedule.steps import Reduce, SlotCopy, Step
 from vkpar.graph import protocol
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import SharedBuffer
 from vkpar.vulkan.pump.ports import TransferPieces
 
 _READY_BITS, _MOST_READY = 2, 3  # of the transfers on a lane that one launch tells of
+MOST_WAITING = 64  # work-groups that wait for slots: others of the card would find no room beside many more
 _MOST_GROUPS = 1024  # the slots lie in the card's own memory, which many work-groups use best
 
 
@@ -29,6 +31,7 @@ class CarriedRecorder(Recorder):
     """Writes down one rank's kernels on slots that copy engines carry from card to card."""
 
     _most_groups = _MOST_GROUPS
+    _inside = 0, 0  # what the next kernel waits for and raises by itself
     _shared: SharedBuffer  # the slots that all ranks share
 
     def _place(self, rig: Rig, rank: int) -> tuple[SharedBuffer, int]:
@@ -52,18 +55,35 @@ class CarriedRecorder(Recorder):
         ready: Counter[Lane] = Counter()  # the transfers that nobody was told of
         before = CarriedPart(())
         for part in step.parts if isinstance(step, CarriedStep) else (CarriedPart(step.actions),):
-            if part.arrivals or before.hurries or max(ready.values(), default=0) == _MOST_READY:
-                self._record_flags(commands, ready, part.arrivals)
+            awaits, sends = self._flags_inside(part)
+            arrivals = {} if awaits else part.arrivals
+            if arrivals or (ready and before.hurries) or max(ready.values(), default=0) == _MOST_READY:
+                self._record_flags(commands, ready, arrivals)
                 ready.clear()
             elif before.actions:
                 commands.record_order()
             self._record_copies(commands, part.fetched)
+            self._inside = awaits, sends
             self._record_actions(commands, part.actions)
+            self._inside = 0, 0
             self._record_copies(commands, part.published)
-            ready.update(part.sends)
+            ready.update(() if sends else part.sends)
             before = part
         if ready:
             self._record_flags(commands, ready, {})
+
+    def _flags_inside(self, part: CarriedPart) -> tuple[int, int]:
+        """Return what the kernel of ``part`` waits for, and what it raises, by itself; 0 for what others do for it."""
+        action = part.actions[0] if len(part.actions) == 1 else None
+        if not isinstance(action, Reduce) or self._processor != "gpu" or part.fetched or part.published:
+            return 0, 0
+        groups = self._groups_of(action)
+        waits = len(groups) == 1 and groups[0] <= MOST_WAITING
+        return word(part.arrivals) if waits else 0, word(Counter(part.sends)) if len(groups) == 1 else 0
+
+    def _words(self, action: Reduce) -> abi.Reduce:
+        awaits, sends = self._inside
+        return super()._words(action)._replace(awaits=awaits, sends=sends)
 
     def _record_flags(self, commands: CommandBuffer, ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> None:
         """Raise the flags of the lanes on which something is ready, and wait for what is to have come."""

@@ -206,16 +206,24 @@ class Recorder:
             self._copier.record_late(commands)
 
     def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
-        operands = self._operands
-        own = (operands.targets if action.own_stored else operands.sources)[self.rank]
-        source = own if action.own_at is not None else None
-        target = operands.targets[self.rank] if action.to_array else None
+        source, target = self._ends(action)
         kernel, constants = self._way(action)
         words = self._words(action)
         for run in self._runs(action.span, source, target):
             descriptors, source_at, target_at = self._bind(run)
             placed = words._replace(source_at=source_at, target_at=target_at)
             self._dispatch(commands, kernel, constants, descriptors, placed, run)
+
+    def _ends(self, action: Reduce) -> tuple[Placement | None, Placement | None]:
+        """Return where an action has the own elements, and where it stores its result."""
+        operands = self._operands
+        own = (operands.targets if action.own_stored else operands.sources)[self.rank]
+        return own if action.own_at is not None else None, operands.targets[self.rank] if action.to_array else None
+
+    def _groups_of(self, action: Reduce) -> list[int]:
+        """Return the work-groups of the launches that do an action."""
+        runs, words = self._runs(action.span, *self._ends(action)), self._words(action)
+        return [groups for run in runs for _, _, (groups, _, _) in self._launches(run, words)]
 
     def _way(self, action: Reduce) -> tuple[tuple[str, str], abi.ReduceConstants]:
         """Return the beginning and the end of the kernel's name, and its constants; not by which slots it works on."""
