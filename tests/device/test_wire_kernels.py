@@ -92,8 +92,9 @@ class Kernels:
         out: int | None = None,
         final: bool = True,
         contributors: int = 1,
+        told: tuple[int, int] = (0, 0),
     ) -> None:
-        """Reduce slots and own elements into an array, a slot, or both."""
+        """Reduce slots and own elements into an array, a slot, or both; ``told`` of what to wait for and to raise."""
         average = self.op == "avg" and final
         several = len(sources) + (own is not None) > 1
         code = wires.OPS[self.op] if several else 0
@@ -103,6 +104,7 @@ class Kernels:
         spec = ReduceSpec(self.plan, self.op, divisor=contributors)
         push = struct.pack("<6I", 0, 0, self.plan.tail_at(SLOT) // 16, _at(out), *spec.factor_words)
         push += struct.pack(f"<{MOST_SOURCES}I", *(_at(slot) for slot in sources), *[0] * (MOST_SOURCES - len(sources)))
+        push += struct.pack("<2I", *told)
         last = self.plan.final if final else self.plan.contribution
         name = f"wire_reduce_{self.processor}_{self.plan.element}_{self.plan.contribution.name}_{last.name}"
         source = self.slots if own is None else self.device.array(own, self.dtype)
@@ -111,7 +113,7 @@ class Kernels:
 
     def forward(self, count: int, slot: int, target: vkpar.Array | None, out: int | None = None) -> None:
         """Store a slot in an array, pass it on, or both."""
-        push = struct.pack("<4I", 0, self.plan.tail_at(SLOT) // 16, _at(slot), _at(out)).ljust(88, b"\0")
+        push = struct.pack("<4I", 0, self.plan.tail_at(SLOT) // 16, _at(slot), _at(out)).ljust(96, b"\0")
         name = f"wire_forward_{self.processor}_{self.plan.forwarded}_{self.plan.final.name}"
         self._dispatch(name, "", count, self.slots, target, push, (target is not None, out is not None))
 
@@ -312,6 +314,44 @@ def test_any_reduction(
         size = 1.0
     parts = values_of(np.random.default_rng(seed), dtype, count, n, op, size)
     check_all(Kernels(device, *form, processor, op), parts, own_at=data.draw(st.integers(0, n - 1)))
+
+
+# Words before the slots of a card, as shaders/common/flags.glsl has them. By lane: transfers that are waited for, those
+# that came before, and all that have come, which wrap around; then those that are told of.
+APART, RAISED, ARRIVED, AWAITED, ABORTED = 16, 0, 256, 512, 768
+LANES = {0: (1, 0, 1, 3), 3: (3, 7, 11, 0), 9: (2, (1 << 32) - 1, 1, 1), 15: (1, (1 << 32) - 1, 0, 2)}
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+@pytest.mark.parametrize("blocks", [1, 15])
+def test_kernels_wait_for_what_cards_carry_and_tell_of_it(
+    device: vkpar.Device, rng: np.random.Generator, blocks: int, aborted: bool
+) -> None:
+    """Once, whatever the work-groups are; what the host aborts is not waited for."""
+    kernels, count = Kernels(device, "float32", "f32", "gpu"), blocks * BLOCK
+    mine, others = (rng.integers(-99, 99, count).astype(np.float32) for _ in range(2))
+    words = np.zeros(SLOT // 4, np.uint32)
+    for lane, (_, was, came, _) in LANES.items():
+        words[AWAITED + lane * APART], words[ARRIVED + lane * APART] = was, 0 if aborted else came
+    words[ABORTED] = aborted
+    kernels.slots[:SLOT].write(words.view(np.uint8))
+    kernels.reduce(count, own=others, out=1)
+    awaits, sends = (sum(each[at] << 2 * lane for lane, each in LANES.items()) for at in (0, 3))
+    for turn in range(1, 3):
+        target = kernels.target(count)
+        kernels.reduce(count, own=mine, own_at=1, sources=[1], target=target, out=2, told=(awaits, sends))
+        np.testing.assert_array_equal(target.numpy()[:count], mine + others)
+        np.testing.assert_array_equal(kernels.held(2, count), mine + others)
+        found = kernels.slots[:SLOT].numpy().view(np.uint32)
+        for lane, (number, was, _, tells) in LANES.items():
+            assert found[AWAITED + lane * APART] == (was + turn * number) % (1 << 32)
+            assert found[RAISED + lane * APART] == turn * tells
+            assert not found[AWAITED + lane * APART + 2]
+        assert not found[RAISED + 2]
+        found = found.copy()
+        for lane, (number, *_) in LANES.items():
+            found[ARRIVED + lane * APART] += np.uint32(0 if aborted else number)
+        kernels.slots[:SLOT].write(found.view(np.uint8))
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)

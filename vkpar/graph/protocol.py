@@ -12,6 +12,7 @@ from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.pump.ports import Batch, TransferPieces
 from vkpar.vulkan.tape import Noted
 
+MOST_WAITING: Final = 64  # work-groups that wait for slots: others of a card would find no room beside many more
 TIMED: Final = 2  # recordings of a graph with timestamps: one is read while the other runs
 
 

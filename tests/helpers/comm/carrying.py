@@ -29,6 +29,7 @@ from vkpar.comm.record.carried import CarriedRecorder
 from vkpar.comm.rig import carriers
 from vkpar.comm.rig.carriers import Carriers
 from vkpar.comm.rig.transports import peer
+from vkpar.comm.schedule.steps import Action
 from vkpar.graph import record as record_graph
 from vkpar.graph.fusion import Fused
 from vkpar.vulkan.command import CommandBuffer
@@ -66,6 +67,20 @@ def _variant() -> bytes:
         return module.read_bytes()
 
 
+def _waiting_before(act: Any, record: Any) -> Any:
+    """Return what has the kernel of flags wait before one that does so itself."""
+
+    def record_actions(self: CarriedRecorder, commands: CommandBuffer, actions: Sequence[Action]) -> None:
+        lanes = {divmod(lane, 2): self._own.awaits >> 2 * lane & 3 for lane in range(16)}
+        awaited = {lane: number for lane, number in lanes.items() if number}
+        if awaited:
+            self._record_flags(commands, {}, awaited)
+            record(self, commands, {}, {lane: -number % (1 << 32) for lane, number in awaited.items()})
+        act(self, commands, actions)
+
+    return record_actions
+
+
 @contextmanager
 def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False, *, grouped: bool = False) -> Iterator[HostVendor]:
     """Have communicators with the transport ``peer`` carry slots by the host inside; ``masks`` as HostVendor has it.
@@ -74,6 +89,7 @@ def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False, *, grouped: bo
     """
     vendor, shipped, record = HostVendor(masks), shader.shipped, CarriedRecorder._record_flags
     into, record_fused = Carriers.record_flags, record_graph._record_fused
+    waiting_before = _waiting_before(CarriedRecorder._record_actions, record)
 
     def record_flags(self: CarriedRecorder, commands: CommandBuffer, ready: dict, arrivals: dict) -> None:
         record(self, commands, ready, arrivals)
@@ -117,6 +133,7 @@ def carried(monkeypatch: pytest.MonkeyPatch, masks: bool = False, *, grouped: bo
         patch.setattr(carriers, "Alarm", lambda device: HostAlarm(vendor))
         patch.setattr(shader, "shipped", lambda name: _variant() if name == "carry" else shipped(name))
         patch.setattr(CarriedRecorder, "_record_flags", record_flags)
+        patch.setattr(CarriedRecorder, "_record_actions", waiting_before)
         yield vendor
 
 

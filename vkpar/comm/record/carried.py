@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from vkpar.abi import wire as abi
 from vkpar.abi.wire import Carry
@@ -23,15 +23,21 @@ from vkpar.vulkan.memory.buffer import SharedBuffer
 from vkpar.vulkan.pump.ports import TransferPieces
 
 _READY_BITS, _MOST_READY = 2, 3  # of the transfers on a lane that one launch tells of
-MOST_WAITING = 64  # work-groups that wait for slots: others of the card would find no room beside many more
 _MOST_GROUPS = 1024  # the slots lie in the card's own memory, which many work-groups use best
+
+
+class _OwnFlags(NamedTuple):
+    """What a kernel waits for and raises by itself; 0 for what others do for it."""
+
+    awaits: int = 0
+    sends: int = 0
 
 
 class CarriedRecorder(Recorder):
     """Writes down one rank's kernels on slots that copy engines carry from card to card."""
 
     _most_groups = _MOST_GROUPS
-    _inside = 0, 0  # what the next kernel waits for and raises by itself
+    _own = _OwnFlags()  # of the next kernel
     _shared: SharedBuffer  # the slots that all ranks share
 
     def _place(self, rig: Rig, rank: int) -> tuple[SharedBuffer, int]:
@@ -55,35 +61,38 @@ class CarriedRecorder(Recorder):
         ready: Counter[Lane] = Counter()  # the transfers that nobody was told of
         before = CarriedPart(())
         for part in step.parts if isinstance(step, CarriedStep) else (CarriedPart(step.actions),):
-            awaits, sends = self._flags_inside(part)
-            arrivals = {} if awaits else part.arrivals
+            own = self._own_flags(part)
+            arrivals = {} if own.awaits else part.arrivals
             if arrivals or (ready and before.hurries) or max(ready.values(), default=0) == _MOST_READY:
                 self._record_flags(commands, ready, arrivals)
                 ready.clear()
             elif before.actions:
                 commands.record_order()
             self._record_copies(commands, part.fetched)
-            self._inside = awaits, sends
+            self._own = own
             self._record_actions(commands, part.actions)
-            self._inside = 0, 0
+            self._own = _OwnFlags()
             self._record_copies(commands, part.published)
-            ready.update(() if sends else part.sends)
+            ready.update(() if own.sends else part.sends)
             before = part
         if ready:
             self._record_flags(commands, ready, {})
 
-    def _flags_inside(self, part: CarriedPart) -> tuple[int, int]:
-        """Return what the kernel of ``part`` waits for, and what it raises, by itself; 0 for what others do for it."""
+    def _own_flags(self, part: CarriedPart) -> _OwnFlags:
+        """Return what the kernel of ``part`` does about flags, where one launch of a kernel does all of it."""
         action = part.actions[0] if len(part.actions) == 1 else None
-        if not isinstance(action, Reduce) or self._processor != "gpu" or part.fetched or part.published:
-            return 0, 0
+        if not isinstance(action, Reduce) or part.fetched or part.published:
+            return _OwnFlags()
+        if self._processor != "gpu" or self._copier:
+            return _OwnFlags()
         groups = self._groups_of(action)
-        waits = len(groups) == 1 and groups[0] <= MOST_WAITING
-        return word(part.arrivals) if waits else 0, word(Counter(part.sends)) if len(groups) == 1 else 0
+        if len(groups) > 1:
+            return _OwnFlags()
+        waits = groups[0] <= protocol.MOST_WAITING
+        return _OwnFlags(word(part.arrivals) if waits else 0, word(Counter(part.sends)))
 
     def _words(self, action: Reduce) -> abi.Reduce:
-        awaits, sends = self._inside
-        return super()._words(action)._replace(awaits=awaits, sends=sends)
+        return super()._words(action)._replace(**self._own._asdict())
 
     def _record_flags(self, commands: CommandBuffer, ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> None:
         """Raise the flags of the lanes on which something is ready, and wait for what is to have come."""
