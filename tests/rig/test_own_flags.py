@@ -68,12 +68,11 @@ def check_sums(comm: vkpar.Communicator, count: int, calls: int = 3, **rest: Any
 def test_no_kernel_of_flags_runs_for_whole_blocks(
     algorithm: str, peers: list[vkpar.Device], told: list[tuple[dict, dict, int, int]]
 ) -> None:
-    """But for what is passed on: kernels of that do not wait themselves."""
+    """In two shots some do: for several kernels at a time, and for what is passed on."""
     with vkpar.Communicator(peers, transport="peer", algorithm=algorithm, timeout=60) as comm:
         told.clear()
         check_sums(comm, 256 * 3 * len(peers))
-        assert not any(ready for ready, *_ in told)
-        assert any(arrivals for _, arrivals, _, _ in told) == (algorithm == "two_shot")
+        assert any(ready or arrivals for ready, arrivals, _, _ in told) == (algorithm == "two_shot")
         assert any(awaits for _, _, awaits, _ in told)
         assert any(sends for *_, sends in told)
 
