@@ -245,7 +245,7 @@ static int32_t prepare_gathered(vkp_program *p, uint32_t rank, int holds) {
     p->gathered[rank].command = NULL;
     if (!batches_of(p, rank) || is_member(p->group, q->sibling) || was_refused(q->stream)) return flush_device(q);
     int ended, result = holds ? SUCCESS : settle_device(q);
-    if (result == SUCCESS && q->sibling) result = flush(q->sibling->stream);
+    if (result == SUCCESS && q->sibling && !holds) result = flush(q->sibling->stream);
     if (result == SUCCESS) result = seal(q->stream, &ended);
     if (result == SUCCESS && ended)
         p->submits[p->first[rank] + rank] = fill_one(&p->gathered[rank], q, q->stream->open->commands, q->last);
