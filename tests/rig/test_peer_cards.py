@@ -44,7 +44,7 @@ def test_auto_takes_it(cards: list[vkpar.Device]) -> None:
 @pytest.mark.parametrize("algorithm", ["auto", "two_shot", "direct", "ring", "tree"])
 def test_sums_are_exact(algorithm: str, cards: list[vkpar.Device]) -> None:
     with vkpar.Communicator(cards, transport="peer", algorithm=algorithm) as comm:
-        for turn, count in enumerate((1, 255, 70_001, 5_000_000, 40_000_001, 3, 40_000_001)):
+        for turn, count in enumerate((1, 255, 2048, 16_384, 70_001, 5_000_000, 40_000_001, 3, 40_000_001)):
             rows = given(turn, count)
             arrays = [device.array(each) for device, each in zip(cards, rows, strict=True)]
             for _ in range(3):
@@ -65,6 +65,27 @@ def test_bits_are_those_of_staged_slots(wire: str, cards: list[vkpar.Device]) ->
             found[transport] = [array.numpy().view(np.uint32) for array in arrays]
     for rank in range(2):
         np.testing.assert_array_equal(found["staged"][rank], found["peer"][rank])
+
+
+@pytest.mark.parametrize("count", [100, 2048, 16_384, 300_000])
+def test_hundreds_of_eager_sums_are_right(count: int, cards: list[vkpar.Device]) -> None:
+    """They go to the drivers together, with what was asked for between them."""
+    with vkpar.Communicator(cards, transport="peer") as comm:
+        state = given(2, count)
+        arrays = [device.array(each) for device, each in zip(cards, state, strict=True)]
+        for turn in range(400):
+            comm.all_reduce(arrays, op="max")
+            state = [np.maximum(*state)] * 2
+            if turn % 3:
+                for rank, array in enumerate(arrays):
+                    vkpar.add(array[:: turn % 5 + 1], rank + turn % 2, out=array[:: turn % 5 + 1])
+                state = [each.copy() for each in state]
+                for rank, each in enumerate(state):
+                    each[:: turn % 5 + 1] += rank + turn % 2
+            if turn % 100 == 7:
+                np.testing.assert_array_equal(arrays[turn % 2].numpy(), state[turn % 2])
+        for array, each in zip(arrays, state, strict=True):
+            np.testing.assert_array_equal(array.numpy(), each)
 
 
 def test_hundreds_of_launches_are_right(cards: list[vkpar.Device]) -> None:
