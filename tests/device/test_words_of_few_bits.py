@@ -43,6 +43,8 @@ def runs(
     )
     if request.param != "usual":
         monkeypatch.setattr(cpu, "has_few_tests", lambda device, size, *, flat: False)
+    if request.param == "flat":
+        monkeypatch.setattr(cpu, "leaves_out_tests", lambda device, *, large: False)
     if request.param == "two blocks":
         monkeypatch.setattr(cpu, "blocks_of_halves", lambda device, *, large: 2)
     yield made

@@ -118,7 +118,7 @@ class Dispatch:
     ) -> None:
         self._operation, self._meaning, self._views, self._outs = operation, meaning, views, outs
         self._geometry, self._bindings, self._base, self._long = geometry, bindings, base, long
-        self._run = self._elements_of_word()
+        self._name, self._run = operation.name, self._elements_of_word()
 
     @classmethod
     def of(
@@ -205,15 +205,14 @@ class Dispatch:
         arrays = [*(operand if isinstance(operand, Array) else outs[0] for operand in bound), *outs]
         unread = [number for number, operand in enumerate(bound) if not isinstance(operand, Array)]
         bindings = bindings_of(pipeline, arrays, ranges, unread=unread)
-        device.logical.dispatch(self._operation.name, pipeline, ranges, words.packed(), grid, bindings=bindings)
+        device.logical.dispatch(self._name, pipeline, ranges, words.packed(), grid, bindings=bindings)
         if call is not None:
             call.note(pipeline, arrays, ranges, bindings, grid, words.packed())
             return
         if key is None:
             return
         push = b"" if words.places else words.packed()
-        name, results = self._operation.name, len(outs)
-        plan = make_plan(device, name, pipeline, arrays, bindings, grid, push, results=results)
+        plan = make_plan(device, self._name, pipeline, arrays, bindings, grid, push, results=len(outs))
         if plan is not None:
             plan.ask()
             plan.words = words
