@@ -145,6 +145,22 @@ def test_truth(device: vkpar.Device, runs: list[tuple[int, str]]) -> None:
     graph.close()
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "int16", "uint16"])
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 64, 4095, 4096, 4099])
+def test_filled(device: vkpar.Device, runs: list[tuple[int, str]], dtype: str, count: int) -> None:
+    """Once more by plan, with another number; what lies beside a part stays."""
+    x, a = device.zeros(count + 9, dtype), np.zeros(count + 9, dtype)
+    for number in (1, 0, -3 if dtype[0] == "i" else 1):
+        for first in (0, 4, 1):
+            x[first : first + count].fill(number)
+            a[first : first + count] = number
+            same(x, a)
+    whole = device.zeros(count, dtype)
+    whole.fill(1)
+    same(whole, np.ones(count, dtype))
+    assert not count or 4 // x.dtype.itemsize in {run for run, _ in runs}
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "bool", "int16"])
 def test_views(device: vkpar.Device, rng: np.random.Generator, runs: list[tuple[int, str]], dtype: str) -> None:
     """Views in other orders, with gaps and broadcast; no elements; an expression with names between."""

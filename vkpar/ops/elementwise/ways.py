@@ -167,7 +167,7 @@ class Dispatch:
         if any(first % run for _, first in self._bindings):
             return 1
         self._operation, self._geometry = words, replace(geometry, counts=(-(-count // run),))
-        self._meaning = replace(self._meaning, kind=KernelTypes(("int32",) * 2, ("int32",)))
+        self._meaning = replace(self._meaning, kind=KernelTypes(("int32",) * len(self._meaning.types), ("int32",)))
         self._bindings = [(place, first // run) for place, first in self._bindings]
         return run
 
