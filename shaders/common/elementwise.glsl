@@ -4,3 +4,4 @@
 #include "grid.glsl"
 #include "functions.glsl"
 #include "long.glsl"
+#include "words.glsl"

@@ -719,6 +719,63 @@ float f_hypot(float a, float b) {
     made = big < 0x800000u ? uintBitsToFloat(big) : made;
     return infinite ? uintBitsToFloat(0x7F800000u) : big > 0x7F800000u ? uintBitsToFloat(0x7FC00000u) : made;
 }
+//: moved
+#define LONG_IN(NAME, BINDING, TYPE, VECTOR, WIDE) \
+    layout(set = 0, binding = BINDING, std430) readonly buffer NAME##_Words { uint NAME##_word[]; }; \
+    layout(set = 0, binding = BINDING, std430) readonly buffer NAME##_Words4 { uvec4 NAME##_word4[]; }; \
+    TYPE NAME##_raw(uint i) { return TYPE##_of(uvec2(NAME##_word[2u * i], NAME##_word[2u * i + 1u])); } \
+    VECTOR NAME##_four(uint i, uint n) { \
+        VECTOR v = VECTOR(0); \
+        if (WIDE && n > 3u) { \
+            uvec4 low = NAME##_word4[i >> 1], high = NAME##_word4[(i >> 1) + 1u]; \
+            v = VECTOR(TYPE##_of(low.xy), TYPE##_of(low.zw), TYPE##_of(high.xy), TYPE##_of(high.zw)); \
+        } else { \
+            if (n > 0u) v.x = NAME##_raw(i); \
+            if (n > 1u) v.y = NAME##_raw(i + 1u); \
+            if (n > 2u) v.z = NAME##_raw(i + 2u); \
+            if (n > 3u) v.w = NAME##_raw(i + 3u); \
+        } \
+        return v; \
+    } \
+    VECTOR NAME##_pair(uint i, uint n) { \
+        VECTOR v = VECTOR(0); \
+        if (WIDE && n > 1u) { \
+            uvec4 words = NAME##_word4[i >> 1]; \
+            v.x = TYPE##_of(words.xy); \
+            v.y = TYPE##_of(words.zw); \
+        } else { \
+            if (n > 0u) v.x = NAME##_raw(i); \
+            if (n > 1u) v.y = NAME##_raw(i + 1u); \
+        } \
+        return v; \
+    }
+#define LONG_OUT(NAME, BINDING, TYPE, VECTOR, WIDE) \
+    layout(set = 0, binding = BINDING, std430) buffer NAME##_Words { uint NAME##_word[]; }; \
+    layout(set = 0, binding = BINDING, std430) buffer NAME##_Words4 { uvec4 NAME##_word4[]; }; \
+    void NAME##_put(uint i, TYPE x) { \
+        uvec2 words = words_of(x); \
+        NAME##_word[2u * i] = words.x; \
+        NAME##_word[2u * i + 1u] = words.y; \
+    } \
+    void NAME##_store4(uint i, uint n, VECTOR v) { \
+        if (WIDE && n > 3u) { \
+            NAME##_word4[i >> 1] = uvec4(words_of(v.x), words_of(v.y)); \
+            NAME##_word4[(i >> 1) + 1u] = uvec4(words_of(v.z), words_of(v.w)); \
+        } else { \
+            if (n > 0u) NAME##_put(i, v.x); \
+            if (n > 1u) NAME##_put(i + 1u, v.y); \
+            if (n > 2u) NAME##_put(i + 2u, v.z); \
+            if (n > 3u) NAME##_put(i + 3u, v.w); \
+        } \
+    } \
+    void NAME##_store2(uint i, uint n, VECTOR v) { \
+        if (WIDE && n > 1u) { \
+            NAME##_word4[i >> 1] = uvec4(words_of(v.x), words_of(v.y)); \
+        } else { \
+            if (n > 0u) NAME##_put(i, v.x); \
+            if (n > 1u) NAME##_put(i + 1u, v.y); \
+        } \
+    }
 //: long
 uint64_t uint64_t_of(uvec2 words) { return packUint2x32(words); }
 int64_t int64_t_of(uvec2 words) { return packInt2x32(ivec2(words)); }
@@ -767,3 +824,70 @@ uint64_t f_shift_left_uint64_t(uint64_t a, uint64_t b) { return b > 63ul ? 0ul :
 int64_t f_shift_right_int64_t(int64_t a, int64_t b) { return a >> (uint64_t(b) > 63ul ? 63u : uint(b)); }
 //: shift_right_uint64_t
 uint64_t f_shift_right_uint64_t(uint64_t a, uint64_t b) { return b > 63ul ? 0ul : a >> uint(b); }
+//: sums
+int f_sums(int a, int b, int low) { return ((a & low) + (b & low)) ^ ((a ^ b) & ~low); }
+//: differences
+int f_differences(int a, int b, int low) { return ((a | ~low) - (b & low)) ^ (~(a ^ b) & ~low); }
+//: below
+int f_below(int a, int b, int low) { return (~a & b) | (~(a ^ b) & ~((a | ~low) - (b & low))); }
+//: truths
+int f_truths(int tops) { return (tops >> 7) & 0x01010101; }
+//: holds
+int f_holds(int x) { return ((x & 0x7F7F7F7F) + 0x7F7F7F7F) | x; }
+//: chosen
+int f_chosen(int a, int b, int mask) { return a ^ ((a ^ b) & mask); }
+//: add_8
+int f_add_8(int a, int b) { return f_sums(a, b, 0x7F7F7F7F); }
+//: add_16
+int f_add_16(int a, int b) { return f_sums(a, b, 0x7FFF7FFF); }
+//: subtract_8
+int f_subtract_8(int a, int b) { return f_differences(a, b, 0x7F7F7F7F); }
+//: subtract_16
+int f_subtract_16(int a, int b) { return f_differences(a, b, 0x7FFF7FFF); }
+//: multiply_8
+int f_multiply_8(int a, int b) {
+    int low = (a * b & 0xFF) | ((a >> 8) * (b >> 8) << 8 & 0xFF00);
+    return low | ((a >> 16) * (b >> 16) << 16 & 0xFF0000) | (a >> 24) * (b >> 24) << 24;
+}
+//: multiply_16
+int f_multiply_16(int a, int b) { return (a * b & 0xFFFF) | (a >> 16) * (b >> 16) << 16; }
+//: less_uint8
+int f_less_uint8(int a, int b) { return f_truths(f_below(a, b, 0x7F7F7F7F)); }
+//: less_int8
+int f_less_int8(int a, int b) { return f_less_uint8(a ^ ~0x7F7F7F7F, b ^ ~0x7F7F7F7F); }
+//: less_uint16
+int f_less_uint16(int a, int b) { return (f_below(a, b, 0x7FFF7FFF) >> 15) & 0x00010001; }
+//: less_int16
+int f_less_int16(int a, int b) { return f_less_uint16(a ^ ~0x7FFF7FFF, b ^ ~0x7FFF7FFF); }
+//: less_equal_uint8
+int f_less_equal_uint8(int a, int b) { return f_less_uint8(b, a) ^ 0x01010101; }
+//: less_equal_int8
+int f_less_equal_int8(int a, int b) { return f_less_int8(b, a) ^ 0x01010101; }
+//: maximum_uint8
+int f_maximum_uint8(int a, int b) { return f_chosen(a, b, f_less_uint8(a, b) * 0xFF); }
+//: minimum_uint8
+int f_minimum_uint8(int a, int b) { return f_chosen(b, a, f_less_uint8(a, b) * 0xFF); }
+//: maximum_int8
+int f_maximum_int8(int a, int b) { return f_chosen(a, b, f_less_int8(a, b) * 0xFF); }
+//: minimum_int8
+int f_minimum_int8(int a, int b) { return f_chosen(b, a, f_less_int8(a, b) * 0xFF); }
+//: maximum_uint16
+int f_maximum_uint16(int a, int b) { return f_chosen(a, b, f_less_uint16(a, b) * 0xFFFF); }
+//: minimum_uint16
+int f_minimum_uint16(int a, int b) { return f_chosen(b, a, f_less_uint16(a, b) * 0xFFFF); }
+//: maximum_int16
+int f_maximum_int16(int a, int b) { return f_chosen(a, b, f_less_int16(a, b) * 0xFFFF); }
+//: minimum_int16
+int f_minimum_int16(int a, int b) { return f_chosen(b, a, f_less_int16(a, b) * 0xFFFF); }
+//: not_equal_8
+int f_not_equal_8(int a, int b) { return f_truths(f_holds(a ^ b)); }
+//: equal_8
+int f_equal_8(int a, int b) { return f_truths(~f_holds(a ^ b)); }
+//: logical_and_8
+int f_logical_and_8(int a, int b) { return f_truths(f_holds(a) & f_holds(b)); }
+//: logical_or_8
+int f_logical_or_8(int a, int b) { return f_truths(f_holds(a | b)); }
+//: logical_xor_8
+int f_logical_xor_8(int a, int b) { return f_truths(f_holds(a) ^ f_holds(b)); }
+//: logical_equal_8
+int f_logical_equal_8(int a, int b) { return f_truths(~(f_holds(a) ^ f_holds(b))); }

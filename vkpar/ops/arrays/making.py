@@ -65,7 +65,9 @@ def fill(a: Array, value: Any, call: Call | None = None) -> None:
     assert kind is not None
     if a.size:
         a.renew()
-        launch(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], key=key, call=call)
+        fills = SHIPPED["fill"]
+        meaning = Meaning(kind, (name,), (name,), fills if name in NARROW else None)
+        launch(fills, meaning, [value], [a], key=key, call=call)
 
 
 def _whole(value: Any, dtype: DType) -> Any:

@@ -229,7 +229,7 @@ def logical_not(x: Array, *, out: Array | None = None) -> Array:
         >>> vkpar.logical_not(device.array([0, 2])).tolist()
         [True, False]
     """
-    return equal(x, 0, out=out)
+    return SHIPPED["bitwise_xor"](x, True, out=out) if getattr(x, "dtype", None) == "bool" else equal(x, 0, out=out)
 
 
 def where(condition: Any, a: Any, b: Any, *, out: Array | None = None) -> Array:

@@ -31,8 +31,6 @@ from vkpar.ops.elementwise.kinds import (
     COLUMN,
     FIRST_CONSTANT,
     FULL,
-    LONG_IN,
-    LONG_OUT,
     LONG_SECTIONS,
     ONE,
     ROW,
@@ -104,7 +102,8 @@ def source(meaning: Typed | Sequence[Typed], kind: KernelTypes, form: str, *, pr
     ]
     called = frozenset().union(*(each.functions for each in meanings))
     if has_long(kind):
-        lines.append(_functions(frozenset(LONG_SECTIONS[each] for _, each in operands + results if each in LONG)))
+        sections = {LONG_SECTIONS[each] for _, each in operands + results if each in LONG}
+        lines.append(_functions(frozenset({"moved", *sections})))
     for binding, (name, dtype) in enumerate([*operands, *results]):
         if form in (FULL, ROWS):
             lines.append(eights.declared(name, dtype, binding, bindings, reads=binding < len(operands)))
@@ -122,8 +121,8 @@ def source(meaning: Typed | Sequence[Typed], kind: KernelTypes, form: str, *, pr
         lines.append(f"layout(constant_id = {first + 1}) const bool {name}_WIDE = false;")
         put = "IN" if binding < len(operands) else "OUT"
         if long:
-            text = LONG_IN if put == "IN" else LONG_OUT
-            lines.append(text.format(name=name, binding=binding, type=glsl_of(dtype), vector=vector_of(dtype)))
+            given = (name, str(binding), glsl_of(dtype), vector_of(dtype), f"{name}_WIDE")
+            lines.append(f"LONG_{put}({', '.join(given)})")
             continue
         lines.append(f"{'ELEMENTS' if is_float(dtype) else 'WHOLE'}_{put}({name}, {binding}, {code}, {name}_WIDE)")
     lines.append(_functions(called))

@@ -28,64 +28,8 @@ _VECTORS: Final = {
 }  # fmt: skip
 FIRST_CONSTANT: Final = 3  # after BLOCKS and WHOLE, or ROWS, WIDTH and DIMS
 
-# Operands and results of 64 bits, in words; see shaders/common/whole.glsl.
+# Sections of shaders/common/long.glsl that elements of 64 bits take.
 LONG_SECTIONS: Final = {"int64": "long", "uint64": "long", "float64": "double"}
-LONG_IN: Final = """\
-layout(set = 0, binding = {binding}, std430) readonly buffer {name}_Words {{ uint {name}_word[]; }};
-layout(set = 0, binding = {binding}, std430) readonly buffer {name}_Words4 {{ uvec4 {name}_word4[]; }};
-{type} {name}_raw(uint i) {{ return {type}_of(uvec2({name}_word[2u * i], {name}_word[2u * i + 1u])); }}
-{vector} {name}_four(uint i, uint n) {{
-    {vector} v = {vector}(0);
-    if ({name}_WIDE && n > 3u) {{
-        uvec4 low = {name}_word4[i >> 1], high = {name}_word4[(i >> 1) + 1u];
-        v = {vector}({type}_of(low.xy), {type}_of(low.zw), {type}_of(high.xy), {type}_of(high.zw));
-    }} else {{
-        if (n > 0u) v.x = {name}_raw(i);
-        if (n > 1u) v.y = {name}_raw(i + 1u);
-        if (n > 2u) v.z = {name}_raw(i + 2u);
-        if (n > 3u) v.w = {name}_raw(i + 3u);
-    }}
-    return v;
-}}
-{vector} {name}_pair(uint i, uint n) {{
-    {vector} v = {vector}(0);
-    if ({name}_WIDE && n > 1u) {{
-        uvec4 words = {name}_word4[i >> 1];
-        v.x = {type}_of(words.xy);
-        v.y = {type}_of(words.zw);
-    }} else {{
-        if (n > 0u) v.x = {name}_raw(i);
-        if (n > 1u) v.y = {name}_raw(i + 1u);
-    }}
-    return v;
-}}"""
-LONG_OUT: Final = """\
-layout(set = 0, binding = {binding}, std430) buffer {name}_Words {{ uint {name}_word[]; }};
-layout(set = 0, binding = {binding}, std430) buffer {name}_Words4 {{ uvec4 {name}_word4[]; }};
-void {name}_put(uint i, {type} x) {{
-    uvec2 words = words_of(x);
-    {name}_word[2u * i] = words.x;
-    {name}_word[2u * i + 1u] = words.y;
-}}
-void {name}_store4(uint i, uint n, {vector} v) {{
-    if ({name}_WIDE && n > 3u) {{
-        {name}_word4[i >> 1] = uvec4(words_of(v.x), words_of(v.y));
-        {name}_word4[(i >> 1) + 1u] = uvec4(words_of(v.z), words_of(v.w));
-    }} else {{
-        if (n > 0u) {name}_put(i, v.x);
-        if (n > 1u) {name}_put(i + 1u, v.y);
-        if (n > 2u) {name}_put(i + 2u, v.z);
-        if (n > 3u) {name}_put(i + 3u, v.w);
-    }}
-}}
-void {name}_store2(uint i, uint n, {vector} v) {{
-    if ({name}_WIDE && n > 1u) {{
-        {name}_word4[i >> 1] = uvec4(words_of(v.x), words_of(v.y));
-    }} else {{
-        if (n > 0u) {name}_put(i, v.x);
-        if (n > 1u) {name}_put(i + 1u, v.y);
-    }}
-}}"""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def run(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array 
         UnsupportedError: types that devices do not compute.
     """
     done = kept(operation, operands, outs)
-    return _long_way(operation, operands, outs) if done is None else done
+    return long_way(operation, operands, outs) if done is None else done
 
 
 def kept(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None]) -> list[Array] | None:
@@ -102,7 +102,7 @@ def _quick(operation: Operation, operands: Sequence[Operand], out: Array | None)
     return None if plan is None else plan.single(a, out, plan.words((number,)), in_place=True)
 
 
-def _long_way(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None]) -> list[Array]:
+def long_way(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None]) -> list[Array]:
     """Check everything, and run."""
     arrays = check_operands(operation.name, operands, outs)
     meaning = operation.meaning(operands)

@@ -17,9 +17,9 @@ from vkpar.ops.call.call import key_of as call_key
 from vkpar.ops.call.checks import NARROW, advice
 from vkpar.ops.elementwise.expressions import BOOL, FLOATS, INTEGERS, LONG
 from vkpar.ops.elementwise.kinds import TILE, WORDS, KernelTypes
-from vkpar.ops.elementwise.run import check_operands, computed, kept, key_of, launch, result_of, run
-from vkpar.ops.elementwise.table import BUILTINS, Builtin, kind_of
-from vkpar.ops.elementwise.ways import LongNumberError, Meaning, Operand
+from vkpar.ops.elementwise.run import check_operands, computed, kept, key_of, launch, long_way, result_of, run
+from vkpar.ops.elementwise.table import BUILTINS, OF_TRUTH, Builtin, kind_of
+from vkpar.ops.elementwise.ways import LongNumberError, Meaning, Operand, holds
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -69,7 +69,7 @@ class Shipped:
         if any(getattr(operand, "dtype", None) in LONG for operand in operands):
             return self._long(operands, out)
         try:
-            return run(self, operands, (out,))[0]
+            return long_way(self, operands, (out,))[0]
         except MixedTypesError as error:
             mixed = error
         return self._mixed(operands, out, mixed)
@@ -169,7 +169,18 @@ class Shipped:
             given = ", ".join(dict.fromkeys(types))
             raise UnsupportedError(f"{self.name} computes {allowed}, not {given}; cast first")
         stored = kind.results[0]
-        return Meaning(kind, tuple(types), (stored if stored != kind.inputs[-1] else result,))
+        results = (stored if stored != kind.inputs[-1] else result,)
+        return Meaning(kind, tuple(types), results, self._of_words(*{*types}))
+
+    def _of_words(self, dtype: str, *others: str) -> Shipped | None:
+        """Return the function of words of elements that are all of a type of 8 or 16 bits; None where there is none."""
+        if others or dtype not in NARROW:
+            return None
+        name = self._builtin.name
+        name = OF_TRUTH.get(name, name) if dtype == BOOL else name
+        made = (f"{name}_{dtype}", f"{name}_{8 * dtypes.resolve(dtype).itemsize}", name)
+        found = (SHIPPED[each] for each in made if each in SHIPPED)
+        return next((each for each in found if name.startswith("bitwise") or not each._builtin.text), None)
 
     def _common(self, operands: Sequence[Operand]) -> tuple[str, str]:
         """Return the dtype that the operands meet in, and the one that numbers are taken as."""
@@ -192,7 +203,8 @@ class Shipped:
         if result == "bool" and self.name in ("subtract", "negative"):
             raise UnsupportedError(f"{self.name} of truth values: logical_xor and logical_not are what there is")
         truth = self._builtin.kinds[0].results[0] == BOOL and result in NARROW  # any number of 32 bits can be compared
-        return result, "int32" if truth else result
+        fits = not truth or result == BOOL or all(holds(number, result) for number in numbers)
+        return result, result if fits else "int32"
 
     def pipeline(self, device: Device, kind: KernelTypes, constants: Specialized, form: str) -> Pipeline:
         """Return a pipeline for one of its kernels."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from vkpar.ops.elementwise.emit import typed
+from vkpar.ops.elementwise.emit import Typed, typed
 from vkpar.ops.elementwise.expressions import ACTIVATIONS, BOOL, FLOATS, INTEGERS, LONG, TESTS, parse
 from vkpar.ops.elementwise.generate import may_be_full, source
 from vkpar.ops.elementwise.kinds import FLAT, FULL, INDEX, ROWS, TILE, KernelTypes
@@ -20,6 +21,19 @@ OF_ONE: Final = (
 _SHORT: Final = {
     "float32": "f32", "int32": "i32", "uint32": "u32", BOOL: "truth", "int64": "i64", "uint64": "u64", "float64": "f64",
 }  # fmt: skip
+# Functions of words, by types or numbers of bits.
+_WORDS: Final = {
+    ("add", "subtract", "multiply"): ("8", "16"),
+    ("maximum", "minimum"): ("uint8", "int8", "uint16", "int16"),
+    ("less", "less_equal"): ("uint8", "int8"),
+    ("equal", "not_equal", "logical_and", "logical_or", "logical_xor", "logical_equal"): ("8",),
+}
+# What functions of truth values are, of which any bits but zeros say that one holds.
+OF_TRUTH: Final = {
+    "add": "logical_or", "maximum": "logical_or", "bitwise_or": "logical_or", "multiply": "logical_and",
+    "minimum": "logical_and", "bitwise_and": "logical_and", "bitwise_xor": "logical_xor", "not_equal": "logical_xor",
+    "equal": "logical_equal",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,7 +42,7 @@ class Builtin:
 
     Attributes:
         name: of the operation.
-        text: its expression.
+        text: its expression; nothing of functions of words, of which each holds several elements side by side.
         kinds: the types that there are kernels of, by name: for each input and result.
         family: of operations that share their kernels, of which a specialization constant says which one is meant.
     """
@@ -62,8 +76,14 @@ class Builtin:
 
     def glsl(self, kind: KernelTypes, form: str) -> str:
         """Return the GLSL of a kernel."""
-        parsed = [parse(member.text) for member in self.members(kind)]
-        return source([typed(expression, kind.inputs) for expression in parsed], kind, form)
+        chosen = [each for each in self.members(kind) if each.text or form in (FLAT, FULL)]
+        return source([each.meaning(kind) for each in chosen], kind, form)
+
+    def meaning(self, kind: KernelTypes) -> Typed:
+        """Return what it means for the types of a kernel."""
+        if self.text:
+            return typed(parse(self.text), kind.inputs)
+        return Typed((f"y0 = f_{self.name}(x0, x1);",), kind.results, frozenset({self.name}))
 
     def members(self, kind: KernelTypes) -> list[Builtin]:
         """Return the operations that have a kernel in common."""
@@ -141,6 +161,9 @@ def _families() -> Iterator[Builtin]:
     for name in ("logical_and", "logical_or", "logical_xor"):
         yield Builtin(name, f"y = {name}(a, b)", _all(2, "int32", result=BOOL), "logic")
     yield Builtin("clip", "y = clip(x, low, high)", _all(3, *INTEGERS))
+    for names, kinds in _WORDS.items():
+        for name, kind in itertools.product(names, kinds):
+            yield Builtin(f"{name}_{kind}", "", _integers(2, "int32"), "binary")
 
 
 def _long() -> Iterator[Builtin]:

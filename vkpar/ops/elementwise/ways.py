@@ -17,7 +17,7 @@ from vkpar.abi import elementwise as abi
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import WIDE
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.call.checks import LARGEST, NUMBERS
+from vkpar.ops.call.checks import LARGEST, NARROW, NUMBERS
 from vkpar.ops.call.plan import bindings_of
 from vkpar.ops.call.plan import make as make_plan
 from vkpar.ops.call.windows import fold_groups
@@ -25,7 +25,7 @@ from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.expressions import INTEGERS, LONG
 from vkpar.ops.elementwise.generate import may_take_two
 from vkpar.ops.elementwise.geometry import Geometry, arrange
-from vkpar.ops.elementwise.kinds import CODES, FLAT, INDEX, ROW, SCALAR, SECOND, TILE, WORDS, KernelTypes
+from vkpar.ops.elementwise.kinds import CODES, FLAT, INDEX, ONE, ROW, SCALAR, SECOND, TILE, WORDS, KernelTypes
 from vkpar.text import shown
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import round_up
@@ -53,11 +53,13 @@ class Meaning:
         kind: the types of its kernels.
         types: of each operand, the dtype's name in which it is stored, that of a number being what it is taken as.
         results: the dtypes in which the results are stored.
+        words: what makes int32 of words of several elements, where something does.
     """
 
     kind: KernelTypes
     types: tuple[str, ...]
     results: tuple[str, ...]
+    words: Operation | None = None
 
 
 class Operation(Protocol):
@@ -116,6 +118,7 @@ class Dispatch:
     ) -> None:
         self._operation, self._meaning, self._views, self._outs = operation, meaning, views, outs
         self._geometry, self._bindings, self._base, self._long = geometry, bindings, base, long
+        self._name, self._run = operation.name, self._elements_of_word()
 
     @classmethod
     def of(
@@ -155,10 +158,23 @@ class Dispatch:
         made = cls(operation, meaning, views, outs, geometry, found, base, long=long)
         return None if long and not made.picks_long() else made
 
+    def _elements_of_word(self) -> int:
+        """Return how many elements are made at once, side by side in a word, and turn to words where it is several."""
+        geometry, words, outs = self._geometry, self._meaning.words, self._outs
+        run, count = 4 // outs[0].dtype.itemsize, geometry.counts[0]
+        if words is None or geometry.tile or ONE in geometry.modes or not (count % run == 0 or self._has_ends):
+            return 1
+        if any(first % run for _, first in self._bindings):
+            return 1
+        self._operation, self._geometry = words, replace(geometry, counts=(-(-count // run),))
+        self._meaning = replace(self._meaning, kind=KernelTypes(("int32",) * len(self._meaning.types), ("int32",)))
+        self._bindings = [(place, first // run) for place, first in self._bindings]
+        return run
+
     def aside(self, place: int, out: Array) -> Array | None:
         """Return where a result has to go first, since kernels write words; None for where it is."""
         number = len(self._bindings) - len(self._outs) + place
-        run = 4 // out.dtype.itemsize
+        run = 4 // (out.dtype.itemsize * self._run)
         if run <= 1 or self._geometry.fills_words(number, self._bindings[number][1], run):
             return None
         axis = max((axis for axis, length in enumerate(out.shape) if length > 1), default=0)  # that of its rows
@@ -189,15 +205,14 @@ class Dispatch:
         arrays = [*(operand if isinstance(operand, Array) else outs[0] for operand in bound), *outs]
         unread = [number for number, operand in enumerate(bound) if not isinstance(operand, Array)]
         bindings = bindings_of(pipeline, arrays, ranges, unread=unread)
-        device.logical.dispatch(self._operation.name, pipeline, ranges, words.packed(), grid, bindings=bindings)
+        device.logical.dispatch(self._name, pipeline, ranges, words.packed(), grid, bindings=bindings)
         if call is not None:
             call.note(pipeline, arrays, ranges, bindings, grid, words.packed())
             return
         if key is None:
             return
         push = b"" if words.places else words.packed()
-        name, results = self._operation.name, len(outs)
-        plan = make_plan(device, name, pipeline, arrays, bindings, grid, push, results=results)
+        plan = make_plan(device, self._name, pipeline, arrays, bindings, grid, push, results=len(outs))
         if plan is not None:
             plan.ask()
             plan.words = words
@@ -221,11 +236,13 @@ class Dispatch:
             return None
         firsts = [first for _, first in self._bindings]
         sizes = [8 if self._long else dtypes.resolve(each).itemsize for each in self._stored]
-        return cpu.taken(out.device, self._geometry, firsts, len(self._outs), out.size, sizes)
+        return cpu.taken(out.device, self._geometry, firsts, len(self._outs), math.prod(self._geometry.counts), sizes)
 
     @property
     def _stored(self) -> list[str]:
         """The types of all bindings."""
+        if self._run > 1:
+            return ["int32"] * len(self._bindings)
         return [*(self._meaning.types[number] for number in self._meaning.kind.bound), *self._meaning.results]
 
     @property
@@ -254,7 +271,12 @@ class Dispatch:
             return True
         wide = (geometry.is_wide(number, first) for number, (_, first) in enumerate(self._bindings))
         rows = all(is_wide for is_wide, mode in zip(wide, geometry.modes, strict=True) if mode == ROW)
-        return rows and all(out.byte_offset + out.nbytes == out.storage.nbytes for out in self._outs)
+        return rows and self._has_ends
+
+    @property
+    def _has_ends(self) -> bool:
+        """Whether what follows the results in their last words is padding."""
+        return all(out.byte_offset + out.nbytes == out.storage.nbytes for out in self._outs)
 
     def _constants(self, grid: tuple[int, int, int]) -> abi.Specialized:
         geometry, eights = self._geometry, self._eights
@@ -275,7 +297,7 @@ class Dispatch:
 
     def _words(self) -> Words:
         geometry, kind = self._geometry, self._meaning.kind
-        words = Words(kind, self._meaning.types, self._views)
+        words = Words(kind, self._meaning.types, self._views, self._run)
         firsts = [first for _, first in self._bindings]
         if geometry.tile:
             dims = len(geometry.counts)
@@ -308,11 +330,11 @@ def _order(bound: Sequence[Operand], outs: int) -> Sequence[int] | None:
 
 
 class LongNumberError(InvalidUsageError):
-    """A number that its type of 64 bits holds and no word: it goes to a kernel as an array."""
+    """A number that no word of its type holds, for which another call may serve: one of 64 bits goes as an array."""
 
 
-def holds_long(number: int, dtype: str) -> bool:
-    """Say whether a type of 64 bits holds a whole number."""
+def holds(number: int, dtype: str) -> bool:
+    """Say whether a type of whole numbers holds one."""
     return int(np.iinfo(dtype).min) <= number <= int(np.iinfo(dtype).max)
 
 
@@ -330,7 +352,8 @@ def word_of(number: Any, dtype: str) -> int:
     if bounds is not None:
         value = operator.index(number) if not isinstance(number, np.bool_) else int(number)
         if not bounds[0] <= value <= bounds[1]:
-            error = LongNumberError if dtype in LONG and holds_long(value, dtype) else InvalidUsageError
+            other = dtype in NARROW or (dtype in LONG and holds(value, dtype))
+            error = LongNumberError if other else InvalidUsageError
             raise error(f"the number {shown(value)} is no {dtype}")
         return value % (1 << 32)
     try:
@@ -340,9 +363,11 @@ def word_of(number: Any, dtype: str) -> int:
 
 
 class Words:
-    """The push constants of a dispatch, numbers filled in."""
+    """The push constants of a dispatch, numbers filled in, each ``run`` times in its word."""
 
-    def __init__(self, kind: KernelTypes, types: Sequence[str], operands: Sequence[Any]) -> None:
+    def __init__(self, kind: KernelTypes, types: Sequence[str], operands: Sequence[Any], run: int = 1) -> None:
+        self._mask = 0xFFFFFFFF >> (32 - 32 // run)
+        self._times = 0xFFFFFFFF // self._mask
         self.words = [0] * WORDS
         self.places: list[int] = []  # of the numbers, in order
         self._last: tuple[object, bytes] | None = None  # the only number of the last call, and what came of it
@@ -368,5 +393,5 @@ class Words:
     def _fill(self, bits: Any) -> bytes:
         words = [*self.words]  # other threads may fill in their numbers meanwhile
         for place, word in zip(self.places, bits, strict=True):
-            words[place] = word
+            words[place] = (word & self._mask) * self._times
         return _PACK(*words)
