@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Times sorting, scans, convolutions and whole numbers beside torch's on one GPU.
+"""Times sorting, scans, convolutions and whole numbers beside torch's and CuPy's on one GPU.
 
-``v/t`` is vkpar's time over torch's; ``copy`` is the rate of the bytes that an operation has to read and write at
-least, as a share of the rate of the copy above it, the better one of vkpar's and torch's.
+``v/t`` is vkpar's time over torch's, and CuPy's column is empty where it is not installed; ``copy`` is the rate of the
+bytes that an operation has to read and write at least, as a share of the rate of the copy above it, the better one of
+vkpar's and torch's.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import common
@@ -23,6 +27,8 @@ _ROWS, _VOCABULARY, _K = 256, 32_000, 64
 _IMAGES, _SIDE, _CHANNELS = 16, 56, (64, 128, 256)
 _CALLS = 20
 
+Call = Callable[[], object]
+
 
 class Case(NamedTuple):
     """One operation.
@@ -30,13 +36,14 @@ class Case(NamedTuple):
     Attributes:
         name: of the operation.
         nbytes: that it has to read and write at least.
-        ours: calls vkpar's, ``theirs`` torch's.
+        ours: calls vkpar's, ``theirs`` torch's, ``third`` CuPy's where it has one.
     """
 
     name: str
     nbytes: int
     ours: Callable[[], object]
     theirs: Callable[[], object]
+    third: Callable[[Any], object] | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,17 +58,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     common.need("torch", "pip install torch")
     import torch
 
+    cupy = importlib.import_module("cupy") if find_spec("cupy") else None
     with vkpar.open_devices(given.device)[0] as device:
-        print(f"# vkpar {vkpar.__version__}, torch {torch.__version__} on {device.name}: medians")
-        print("#operation                      vkpar us  torch us    v/t   copy")
+        also = f", CuPy {cupy.__version__}" if cupy else ""
+        print(f"# vkpar {vkpar.__version__}, torch {torch.__version__}{also} on {device.name}: medians")
+        print("#operation                      vkpar us  torch us    v/t   copy   CuPy us")
         copy = 0.0
         for case in _cases(device, torch, given.mib):
             ours = common.risen_us(case.ours, _CALLS, device.synchronize, given.repeat)
             theirs = common.risen_us(case.theirs, _CALLS, torch.cuda.synchronize, given.repeat)
             if case.name.startswith("copy"):
                 copy = case.nbytes / min(ours, theirs)
-            share = case.nbytes / ours / copy
-            print(f" {case.name:30s} {ours:8.1f}  {theirs:8.1f} {ours / theirs:6.2f} {share:6.2f}", flush=True)
+            share, third = case.nbytes / ours / copy, ""
+            if cupy and case.third:
+                call = functools.partial(case.third, cupy)
+                third = (
+                    f"{common.risen_us(call, _CALLS, cupy.cuda.get_current_stream().synchronize, given.repeat):9.1f}"
+                )
+            print(f" {case.name:30s} {ours:8.1f}  {theirs:8.1f} {ours / theirs:6.2f} {share:6.2f} {third}", flush=True)
     return 0
 
 
@@ -82,13 +96,31 @@ def _orders(device: vkpar.Device, torch: Any) -> Iterator[Case]:
     a, ta = device.array(values), torch.from_numpy(values).cuda()
     out, tout = device.empty(_COUNT), torch.empty_like(ta)
     yield Case("copy, 2^24", 8 * _COUNT, lambda: out.copy_from(a), lambda: tout.copy_(ta))
-    yield Case("sort, 2^24", 8 * _COUNT, lambda: vkpar.sort(a, out=out), lambda: torch.sort(ta, stable=True))
-    yield Case("argsort, 2^24", 8 * _COUNT, lambda: vkpar.argsort(a), lambda: torch.argsort(ta, stable=True))
-    yield Case("cumsum, 2^24", 8 * _COUNT, lambda: vkpar.cumsum(a, out=out), lambda: torch.cumsum(ta, 0, out=tout))
-    square, tsquare = a.reshape(4096, 4096), ta.reshape(4096, 4096)
-    yield Case("sort, rows of 4096", 8 * _COUNT, lambda: vkpar.sort(square), lambda: torch.sort(tsquare, stable=True))
-    yield Case("cumsum, rows of 4096", 8 * _COUNT, lambda: vkpar.cumsum(square, 1), lambda: torch.cumsum(tsquare, 1))
-    yield Case("std, rows of 4096", 4 * _COUNT, lambda: vkpar.std(square, axis=1), lambda: torch.std(tsquare, 1))
+    square, tsquare, nbytes = a.reshape(4096, 4096), ta.reshape(4096, 4096), 8 * _COUNT
+
+    def case(name: str, ours: Call, theirs: Call, third: str = "", axis: int = 0) -> Case:
+        x = tsquare if axis else ta
+        return Case(name, nbytes, ours, theirs, (lambda cupy: getattr(cupy, third)(cupy.asarray(x), axis=axis)))
+
+    yield case("sort, 2^24", lambda: vkpar.sort(a, out=out), lambda: torch.sort(ta, stable=True), "sort")
+    yield case("argsort, 2^24", lambda: vkpar.argsort(a), lambda: torch.argsort(ta, stable=True), "argsort")
+    yield case("cumsum, 2^24", lambda: vkpar.cumsum(a, out=out), lambda: torch.cumsum(ta, 0, out=tout), "cumsum")
+    name = "rows of 4096"
+    yield case(f"sort, {name}", lambda: vkpar.sort(square), lambda: torch.sort(tsquare, stable=True), "sort", 1)
+    yield case(f"cumsum, {name}", lambda: vkpar.cumsum(square, 1), lambda: torch.cumsum(tsquare, 1), "cumsum", 1)
+    ours = case(f"std, {name}", lambda: vkpar.std(square, axis=1), lambda: torch.std(tsquare, 1), "std", 1)
+    yield ours._replace(nbytes=nbytes // 2)
+    many, tmany, more = device.empty(4 * _COUNT), torch.empty(4 * _COUNT).cuda(), torch.empty(4 * _COUNT).cuda()
+    big = device.zeros(4 * _COUNT)
+    yield Case("copy, 2^26", 4 * nbytes, lambda: many.copy_from(big), lambda: more.copy_(tmany))
+    yield Case(
+        "cumsum, 2^26",
+        4 * nbytes,
+        lambda: vkpar.cumsum(big, out=many),
+        lambda: torch.cumsum(tmany, 0, out=more),
+        lambda cupy: cupy.cumsum(cupy.asarray(tmany)),
+    )
+    yield Case("copy, 2^24", nbytes, lambda: out.copy_from(a), lambda: tout.copy_(ta))
     logits = rng.standard_normal((_ROWS, _VOCABULARY)).astype(np.float32)
     b, tb = device.array(logits), torch.from_numpy(logits).cuda()
     name = f"topk({_K}), {_ROWS} x {_VOCABULARY}"
@@ -127,17 +159,17 @@ def _narrow(device: vkpar.Device, torch: Any, name: str, mib: int) -> Iterator[C
     ta, tb = torch.from_numpy(values).cuda(), torch.from_numpy(values[::-1].copy()).cuda()
     nbytes = values.nbytes
     label = f"{name}, {mib} MiB"
-    if name == "bool":
-        yield Case(
-            f"logical_and, {label}", 3 * nbytes, lambda: vkpar.logical_and(a, b), lambda: torch.logical_and(ta, tb)
-        )
-        yield Case(f"any, {label}", nbytes, lambda: vkpar.any(a), lambda: torch.any(ta))
-    else:
-        yield Case(f"add, {label}", 3 * nbytes, lambda: vkpar.add(a, b), lambda: torch.add(ta, tb))
-        yield Case(f"maximum, {label}", 3 * nbytes, lambda: vkpar.maximum(a, b), lambda: torch.maximum(ta, tb))
-        yield Case(f"max, {label}", nbytes, lambda: vkpar.max(a), lambda: torch.max(ta))
-    yield Case(f"sum, {label}", nbytes, lambda: vkpar.sum(a), lambda: torch.sum(ta))
-    yield Case(f"count_nonzero, {label}", nbytes, lambda: vkpar.count_nonzero(a), lambda: torch.count_nonzero(ta))
+
+    def case(word: str, arrays: int) -> Case:
+        """Return a function of one array, or of two whose result is as large."""
+        ours, theirs = getattr(vkpar, word), getattr(torch, word)
+        given, tgiven = ((a,), (ta,)) if arrays == 1 else ((a, b), (ta, tb))
+        third = lambda cupy: getattr(cupy, word)(*map(cupy.asarray, tgiven))  # noqa: E731
+        return Case(f"{word}, {label}", arrays * nbytes, lambda: ours(*given), lambda: theirs(*tgiven), third)
+
+    words = ("logical_and",) if name == "bool" else ("add", "maximum")
+    yield from (case(word, 3) for word in words)
+    yield from (case(word, 1) for word in ("any" if name == "bool" else "max", "sum", "count_nonzero"))
 
 
 if __name__ == "__main__":
