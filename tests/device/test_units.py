@@ -7,11 +7,15 @@ TestMinimum's test_reduce, with NaN).
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import FULL
+from helpers.process.threads import in_threads
+from helpers.vulkan.planning import forget
 
 import vkpar
 from vkpar.ops.call import call, kept
@@ -33,13 +37,16 @@ def computes(device: vkpar.Device, dtype: str) -> bool:
 
 
 @pytest.fixture(autouse=True, params=["gpu", "w64"])
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> None:
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> Iterator[None]:
     if "SwiftShader" in device.name and not FULL:
         pytest.skip("SwiftShader compiles each of these kernels for five seconds; lavapipe runs them")
     if request.param == "w64" and not device.info.features.int64:
         pytest.skip(f"{device} does not compute with 64 bits")
     monkeypatch.setattr(units, "reads_units", lambda device: True)
     monkeypatch.setattr(units, "w64", lambda device: request.param == "w64")
+    forget(device)
+    yield
+    forget(device)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "uint16", "int16", "int64", "uint64", "float64"])
@@ -196,6 +203,54 @@ def test_a_grid_of_more_groups_than_parts_leaves_the_counters_as_they_were(
         for _ in range(2):
             np.testing.assert_array_equal(vkpar.sum(device.array(a), 1).numpy(), a.sum(1, dtype=np.int32))
             assert not kept.counters(device, 1).numpy().any()
+
+
+def test_groups_leave_their_parts_in_what_is_kept(device: vkpar.Device, rng: np.random.Generator) -> None:
+    """Calls of one dispatch share it, those of threads and graphs as well; their results are their own."""
+    if units.w64(device):
+        pytest.skip("no group is the last")
+    reductions = (vkpar.sum, vkpar.max, vkpar.count_nonzero)
+    hosts = [rng.integers(0, 3 + n, size).astype(dtype) for n, size in enumerate((70_000, 1 << 18)) for dtype in "Blf"]
+    arrays = [device.array(a) for a in hosts if a.dtype.itemsize < 8 or computes(device, "int64")]
+    want = [int(getattr(np, each.__name__)(a.numpy().astype("int64"))) for a in arrays for each in reductions]
+    graphs = []
+    for _ in range(2):
+        with vkpar.capture(device) as graph:
+            captured = [each(a) for a in arrays for each in reductions]
+        graphs.append((graph, captured))
+
+    def work(number: int) -> None:
+        for turn in range(6):
+            graph, captured = graphs[(number + turn) % 2]
+            graph.launch()
+            out = device.zeros((), "uint32")
+            made = [each(a) for a in arrays for each in reductions]
+            vkpar.count_nonzero(arrays[0], out=out)
+            assert [int(each) for each in made] == want
+            assert [int(each) for each in captured] == want
+            assert int(out) == want[2]
+
+    in_threads(work)
+    for graph, _ in graphs:
+        graph.close()
+    assert not kept.counters(device, 1).numpy().any()
+
+
+def test_a_call_of_one_dispatch_costs_the_host_little(device: vkpar.Device) -> None:
+    if units.w64(device):
+        pytest.skip("it has two")
+    x, truths = device.zeros(100_000, "uint8"), device.zeros(100_000, "bool")
+    counted: list[str] = []
+    for work in (vkpar.sum, lambda a: vkpar.max(a, 0), lambda a: vkpar.any(truths), vkpar.count_nonzero):
+        for _ in range(3):
+            work(x)
+        counted.clear()
+        sys.setprofile(lambda frame, event, argument: counted.append(event) if event in ("call", "c_call") else None)
+        try:
+            work(x)
+        finally:
+            sys.setprofile(None)
+        assert len(counted) <= 36
 
 
 def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.dtypes import DType
@@ -131,12 +130,13 @@ def _at_once(call: Call, p: Problem, strips: int) -> None:
     """Reduce in one dispatch, ``strips`` of groups having all columns."""
     blocks = p.blocks
     width = (1 if p.columns == 1 else 4 * -(-p.columns // 4)) * (2 if p.kind.family == "place" else 1)
-    parts = call.temporary((blocks, p.parts, width), dtypes.uint32)
+    words = blocks * p.parts * width
+    parts = kept.parts(call, words)
     counters = call.table(kept.counters(call.device, blocks * strips))
     range_a, a_first = p.source.window(0, p.source.size)
     range_o, o_first = p.target.window(0, p.target.size)
     steps = p.steps or (p.extent * p.columns, p.columns)
     constants, push, _ = told(p, Piece(0, blocks, 0, p.parts, 0, p.columns), p.extent, (a_first, o_first), steps)
     kernel = kernel_of(p.kind, p.source.dtype, p.target.dtype, p.columns, "_once")
-    ranges = (range_a, range_o, parts.window()[0], counters.window()[0])
+    ranges = (range_a, range_o, parts.window(0, words)[0], counters.window()[0])
     call.dispatch(kernel, (p.source, p.target, parts, counters), ranges, push, blocks * strips * p.parts, constants)

@@ -16,7 +16,7 @@ from vkpar.ops.arrays.making import arange, fill
 from vkpar.ops.arrays.recipes import landed
 from vkpar.ops.arrays.take import take
 from vkpar.ops.call import landing
-from vkpar.ops.call.call import Call, key_of, repeat
+from vkpar.ops.call.call import Call, key_of
 from vkpar.ops.call.checks import (
     FLOATS,
     INTEGERS,
@@ -149,9 +149,6 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     made = run_single(name, a, out, axis, bool(keepdims))
     if made is not None:
         return made
-    made = again(name, a, axis, keepdims, out)
-    if made is not None:
-        return made
     check_arrays(name, out, a=a)
     kind = _KINDS[name]
     if a.dtype.name in NARROW:
@@ -188,12 +185,6 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     landing.land(call, target, call.results[0])
     call.keep()
     return made
-
-
-def again(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array | None:
-    """Reduce by the recipe that an earlier call has left, along what :func:`whole` gives; None where there is none."""
-    done = repeat(name, (a,), (out,), axis, bool(keepdims))
-    return None if done is None else done[0]
 
 
 def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array:
@@ -267,7 +258,7 @@ def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: b
 
     It is kept as the call without ``out``.
     """
-    made = again(name, a, axis, keepdims, None)
+    made = run_single(name, a, None, axis, bool(keepdims))
     if made is not None:
         return made
     if not (units.reads_units(a.device) and a.is_contiguous):

@@ -15,6 +15,7 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
 from vkpar.ops.call.call import key_of
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
+from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
@@ -25,7 +26,6 @@ from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import counting, units
 from vkpar.ops.reduce.axes import Axis, axes_of, whole
 from vkpar.ops.reduce.long import halved
-from vkpar.ops.reduce.reductions import again
 from vkpar.ops.reduce.reductions import max as greatest
 from vkpar.ops.reduce.reductions import min as least
 from vkpar.ops.reduce.reductions import sum as total
@@ -154,7 +154,7 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
         2
     """
     axis = whole("count_nonzero", axis)
-    done = again("count_nonzero", a, axis, keepdims, out)
+    done = run_single("count_nonzero", a, out, axis, bool(keepdims))
     if done is not None:
         return done
     axes, shape = checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
@@ -182,7 +182,8 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
 def _of_truth(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, extreme: str, nothing: bool) -> Array:
     """Say what the extremes of truths do; ``nothing`` is what no elements come to."""
     axis = whole(name, axis)
-    done = again(extreme, a, axis, keepdims, out) if isinstance(a, Array) and a.dtype == _BOOL else None
+    is_bool = isinstance(a, Array) and a.dtype == _BOOL
+    done = run_single(extreme, a, out, axis, bool(keepdims)) if is_bool else None
     if done is not None:
         return done
     reduce = _EXTREMES[extreme]

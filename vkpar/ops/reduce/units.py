@@ -215,8 +215,9 @@ def _send(
     kernel = f"reduce_units_{form or 'once_' * once}{_KERNELS.get(a.dtype.name, 'u32')}"
     arrays, ranges = [a, made], [seen[0], put[0]]
     if once:
-        more = call.temporary((work,), made.dtype), call.table(kept.counters(call.device, shape.blocks))
-        arrays, ranges = [*arrays, *more], [*ranges, *(array.window()[0] for array in more)]
+        words = work * made.dtype.itemsize // WORD
+        more = kept.parts(call, words), call.table(kept.counters(call.device, shape.blocks))
+        arrays, ranges = [*arrays, *more], [*ranges, more[0].window(0, words)[0], more[1].window()[0]]
     call.dispatch(kernel, arrays, ranges, pack(push), count, constants)
     return True
 
