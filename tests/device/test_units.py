@@ -205,6 +205,29 @@ def test_a_grid_of_more_groups_than_parts_leaves_the_counters_as_they_were(
             assert not kept.counters(device, 1).numpy().any()
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "float16", "int32", "int64"])
+def test_long_parts(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """Sums of bytes are kept in halves of words for as long as these have room; the last groups fold many parts."""
+    if dtype == "int64" and not computes(device, dtype):
+        pytest.skip(f"{device} does not compute {dtype}")
+    monkeypatch.setattr(units, "_WANTED", 256)
+    stored = np.dtype(dtype)
+    ends = (1, 0) if stored.kind == "f" else (np.iinfo(stored).max, np.iinfo(stored).min)
+    shapes: tuple[tuple[tuple[int, ...], Any], ...] = (
+        ((600_001,), None), ((2, 300_004), 1), ((3000, 256), 0), ((2, 9000, 20), 1), ((20_000, 16), 0),
+    )  # fmt: skip
+    for shape, axis in shapes:
+        for a in (np.full(shape, ends[0], stored), np.full(shape, ends[1], stored), rng.choice(ends, shape)):
+            x = device.array(a.astype(stored))
+            np.testing.assert_array_equal(vkpar.count_nonzero(x, axis).numpy(), np.count_nonzero(a, axis))
+            for name in ("sum", "max", "min") if stored.kind != "f" else ("max", "min"):
+                got = getattr(vkpar, name)(x, axis).numpy()
+                want = a.sum(axis, "int64") if name == "sum" else getattr(np, name)(a, axis)
+                np.testing.assert_array_equal(got, want.astype(got.dtype), err_msg=f"{name} {shape}")
+
+
 def test_groups_leave_their_parts_in_what_is_kept(device: vkpar.Device, rng: np.random.Generator) -> None:
     """Calls of one dispatch share it, those of threads and graphs as well; their results are their own."""
     if units.w64(device):

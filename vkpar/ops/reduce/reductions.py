@@ -266,8 +266,9 @@ def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: b
     shape, wide = _shape(a, axes, keepdims), dtypes.resolve(widened(a))
     made = a.device.empty(shape, wide if name == "sum" else a.dtype)
     call = Call(name, key_of(name, (a,), (None,), axis, bool(keepdims)), (a,), (made,))
-    target = units.target_of(call, wide)
-    found, left = units.reduced(call, name, call.operands[0], groups_of(a.shape, axes), target)
+    groups = groups_of(a.shape, axes)
+    target = call.results[0] if units.packs(a, name, groups) else units.target_of(call, wide)
+    found, left = units.reduced(call, name, call.operands[0], groups, target)
     if found is call.operands[0]:
         return None
     if found is not target:

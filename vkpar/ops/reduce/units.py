@@ -27,7 +27,8 @@ _GROUP: Final = 256
 _COLUMN_LANES: Final = 16
 _WANTED: Final = 1 << 17  # invocations of a launch, as far as each has four units
 _MOST_COUNTERS: Final = 1 << 20
-_TURNS: Final = (4, 32)  # units of an invocation: at least and at most
+_TURNS: Final = (4, 32, 128)  # units of an invocation: at least, and at most of columns and float64, and of rows
+_MOST_PARTS: Final = 32  # of columns that one group folds, for each invocation that a column has
 _OPS: Final = {"sum": 0, "max": 1, "min": 2, "count": 6, "count of floats": 7}
 _COUNTS: Final = ("count", "count of floats")  # of those that are not 0
 _EXTREMES: Final = ("max", "min")
@@ -169,8 +170,7 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
         return None
     length = -(-shape.extent * a.dtype.itemsize // shape.unit) if shape.columns == 1 else shape.extent
     parts = -(-length // shape.part)
-    rows_once = parts > 1 and shape.columns == 1 and not w64(a.device) and a.dtype != "float64"
-    once = rows_once and shape.blocks <= _MOST_COUNTERS
+    once = parts > 1 and _folds(a, shape, parts)
     left = 1 if once else parts + shape.left
     if left == 1 and not any(gone for _, gone in groups[:at]):
         made = target
@@ -187,6 +187,28 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
             call.forget()
             cast(end, made.dtype, out=there)
     return made, left
+
+
+def packs(a: Array, name: str, groups: Groups) -> bool:
+    """Say whether extremes of columns are stored as narrow as elements are, by the one dispatch that makes them."""
+    narrow = a.dtype.itemsize < WORD and name in _EXTREMES and not w64(a.device)
+    return narrow and sum(gone for _, gone in groups) == 1 and not groups[-1][1]
+
+
+def _strips(shape: _Shape, size: int) -> tuple[int, int]:
+    """Return how many columns, in units, a group has, and how many groups all of them take."""
+    beside = _GROUP // shape.lanes
+    return beside, -(-(shape.columns * size // shape.unit) // beside) if shape.columns > 1 else 1
+
+
+def _folds(a: Array, shape: _Shape, parts: int) -> bool:
+    """Say whether the group that is the last of a row, or of some columns, reduces what all parts come to."""
+    if w64(a.device) or a.dtype == "float64":
+        return False
+    beside, strips = _strips(shape, a.dtype.itemsize)
+    columns = beside * shape.unit // a.dtype.itemsize
+    few = shape.columns == 1 or parts <= _MOST_PARTS * max(_GROUP // columns, 1)
+    return few and shape.blocks * strips <= _MOST_COUNTERS
 
 
 def _send(
@@ -207,16 +229,16 @@ def _send(
     packed = made.dtype == a.dtype and size < WORD
     constants = abi.UnitsConstants(ops[name], bits or 8 * size, signed, shape.unit > 8, not rows, packed)
     work = shape.blocks * parts
-    beside = _GROUP // shape.lanes
+    beside, strips = _strips(shape, size)
     if form:
         count = -(-(-(-work // shape.lanes) if rows else work * units) // _W64_GROUP)
     else:
-        count = -(-work // beside) if rows else work * -(-units // beside)
+        count = -(-work // beside) if rows else work * strips
     kernel = f"reduce_units_{form or 'once_' * once}{_KERNELS.get(a.dtype.name, 'u32')}"
     arrays, ranges = [a, made], [seen[0], put[0]]
     if once:
-        words = work * made.dtype.itemsize // WORD
-        more = kept.parts(call, words), call.table(kept.counters(call.device, shape.blocks))
+        words = work * shape.columns * max(made.dtype.itemsize // WORD, 1)
+        more = kept.parts(call, words), call.table(kept.counters(call.device, shape.blocks * strips))
         arrays, ranges = [*arrays, *more], [*ranges, more[0].window(0, words)[0], more[1].window()[0]]
     call.dispatch(kernel, arrays, ranges, pack(push), count, constants)
     return True
@@ -264,5 +286,6 @@ def _shape_of(a: Array, groups: Groups, at: int) -> _Shape | None:
         turns = min(max(floor_power(max(wanted, 1)), _TURNS[0]), _TURNS[1])
         return _Shape(blocks, extent, columns, unit, lanes, lanes * turns)
     lanes = min(_GROUP, ceil_power(-(-units // _TURNS[0])))
-    turns = min(max(floor_power(max(blocks * units // _WANTED, 1)), _TURNS[0]), _TURNS[1])
+    most = _TURNS[1 if a.dtype == "float64" else 2]
+    turns = min(max(floor_power(max(blocks * units // _WANTED, 1)), _TURNS[0]), most)
     return _Shape(blocks, extent, 1, unit, lanes, lanes * turns)
