@@ -22,7 +22,8 @@ layout(constant_id = 4) const bool DOWN = false;  // columns
 const bool ADDS = OP == 0u || OP > 5u;
 const bool TRUTHS = OP == 3u || OP == 4u;
 
-layout(constant_id = 5) const bool PACKED = false;  // extremes of columns are stored as elements of BITS, not as words
+// Extremes of columns are stored as elements of BITS, not as words; what is counted of elements of 64 bits as words.
+layout(constant_id = 5) const bool PACKED = false;
 #ifdef W64
 layout(local_size_x = 64) in;
 layout(set = 0, binding = 0, std430) readonly buffer Longs { uint64_t a_long[]; };
@@ -33,6 +34,10 @@ layout(set = 0, binding = 0, std430) readonly buffer Words { uint a_word[]; };
 layout(set = 0, binding = 0, std430) readonly buffer Words4 { uvec4 a_word4[]; };
 #endif
 layout(set = 0, binding = 1, std430) writeonly buffer Results { VALUE o[]; };
+
+#if defined(INT64) && !defined(W64)
+layout(set = 0, binding = 1, std430) writeonly buffer ResultWords { uint o_word[]; };
+#endif
 
 layout(push_constant) uniform Push {
     uint blocks;
@@ -248,6 +253,14 @@ int word_of(ivec4 kept) {
 #else
 shared KEPT folded[256];
 
+void store(uint to, VALUE value) {
+#ifdef INT64
+    if (PACKED) o_word[push.o_first + to] = uint(value);
+    else
+#endif
+    o[push.o_first + to] = value;
+}
+
 #ifdef ONCE
 #define COUNTERS 3
 #include "common/last_group.glsl"
@@ -297,11 +310,11 @@ void finish(uint block, uint strip, uint strips, uint number, uint width) {
             [[unroll]] for (uint j = 1u; j < 4u; j++) {
                 if (j < FIELDS) word = bitfieldInsert(word, folded[min(id + j, 255u)].x, int(j * BITS), int(BITS));
             }
-            if (stores) o[push.o_first + to / FIELDS] = word;
+            if (stores) store(to / FIELDS, word);
             continue;
         }
 #endif
-        if (stores) o[push.o_first + to] = first_of(folded[id]);
+        if (stores) store(to, first_of(folded[id]));
     }
 }
 #endif
@@ -387,10 +400,10 @@ void main() {
 #ifdef ONCE
                     part_of[to + j] = field(folded[id], j);
 #elif defined(LONG)
-                    o[push.o_first + to + j] = field(folded[id], j);
+                    store(to + j, field(folded[id], j));
 #else
-                    if (!PACKED) o[push.o_first + to + j] = field(folded[id], j);
-                    else if (j == 0u) o[push.o_first + to / FIELDS] = word_of(folded[id]);
+                    if (!PACKED) store(to + j, field(folded[id], j));
+                    else if (j == 0u) store(to / FIELDS, word_of(folded[id]));
 #endif
                 }
             }

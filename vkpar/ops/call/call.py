@@ -227,11 +227,19 @@ class Call:
                 plan.ask()
                 self.device.plans.keep(pair, plan)
                 return
-            if len(forms) == 2 and numbers == (0, 1, *range(-1, -1 - len(self._tables), -1)):
+            if len(self.operands) == len(self.results) == 1 and numbers == (
+                0,
+                1,
+                *range(-1, -1 - len(self._tables), -1),
+            ):
                 plan.ask()
-                self.device.plans.keep(self._key, plan.alone(forms, self._tables))  # for run_single, which costs less
+                self.device.plans.keep(
+                    self._key, plan.alone(forms[:2], self._tables)
+                )  # for run_single, which costs less
         first, after = len(self.operands), len(self.operands) + len(self.results)
-        recipe = Recipe(self._steps, forms[:first], forms[first:after], forms[after:], self._tables[::-1])
+        used = {number for _, numbers, _ in self._steps for number in numbers}
+        temporaries = [form if number in used else None for number, form in enumerate(forms[after:], after)]
+        recipe = Recipe(self._steps, forms[:first], forms[first:after], temporaries, self._tables[::-1])
         self.device.plans.keep_recipe(self._key, recipe)
 
     def convert(self, a: Array, out: Array) -> None:

@@ -263,7 +263,8 @@ class Recipe:
     Args:
         steps: plans, and of each binding the number of its array: operands first, then results, temporaries, tables;
             and what :meth:`Plan.run` takes as shifts.
-        operands: their forms, in the order in which the operation takes them; ``results`` and ``temporaries`` alike.
+        operands: their forms, in the order in which the operation takes them; ``results`` and ``temporaries`` alike,
+            None for one that no plan binds.
         tables: arrays that every call binds.
     """
 
@@ -274,7 +275,7 @@ class Recipe:
         steps: Sequence[Step],
         operands: Sequence[Form],
         results: Sequence[Form],
-        temporaries: Sequence[Form],
+        temporaries: Sequence[Form | None],
         tables: Sequence[Array] = (),
     ) -> None:
         self._steps, self._tables = tuple(steps), tuple(tables)
@@ -305,9 +306,9 @@ class Recipe:
                 return None
             else:
                 results.append(out)
-        arrays = [*operands, *results]
+        arrays: list[Any] = [*operands, *results]
         for form in self._temporaries:
-            arrays.append(_fresh(operands[0], form))
+            arrays.append(form and _fresh(operands[0], form))
         arrays += self._tables
         for plan, numbers, shifts in self._steps:
             if not plan.run([arrays[number] for number in numbers], b"", shifts):

@@ -69,13 +69,12 @@ def reduce(call: Call, kind: Reduction, a: Array, groups: list[tuple[int, bool]]
     """Reduce ``a`` into ``out``, which begins where kernels can write it.
 
     Args:
-        call: that it is a part of.
+        call: that it is a part of; a mean is that of its operand.
         kind: what it does.
         a: with elements.
         groups: the sizes of its axes, neighbours of one kind as one, and which are reduced; one at most of a place.
         out: the results in the order of the axes that are kept.
     """
-    count = a.size // out.size
     source, left = a, list(groups)
     while True:
         at = max((index for index, (_, reduced) in enumerate(left) if reduced), default=None)
@@ -85,7 +84,7 @@ def reduce(call: Call, kind: Reduction, a: Array, groups: list[tuple[int, bool]]
         extent = left.pop(at)[0]
         last = not any(reduced for _, reduced in left)
         target = out if last else call.temporary((blocks, columns), between(kind, source.dtype))
-        divisor = float(count) if last and kind.mean else 0.0
+        divisor = float(call.operands[0].size // out.size) if last and kind.mean else 0.0
         fold(call, kind, source, target, (blocks, extent, columns), dtype=a.dtype, divisor=divisor)
         if last:
             return

@@ -196,7 +196,7 @@ def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, ou
         if found is not None:
             found = found.reshape(_shape(a, axes, keepdims))
             return found if out is None else landed(name, found, out, a)
-    elif not kind.mean and a.size:
+    elif a.size and (not kind.mean or a.dtype.itemsize == 1):
         axes = axes_of(name, a, axis)
         found = _by_units(name, a, axis, axes, keepdims)
         if found is None and a.dtype == "bool" and kind.family == "extreme":
@@ -263,14 +263,15 @@ def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: b
         return made
     if not (units.reads_units(a.device) and a.is_contiguous):
         return None
-    shape, wide = _shape(a, axes, keepdims), dtypes.resolve(widened(a))
-    made = a.device.empty(shape, wide if name == "sum" else a.dtype)
+    shape, wide, groups = _shape(a, axes, keepdims), dtypes.resolve(widened(a)), groups_of(a.shape, axes)
+    made = a.device.empty(shape, {"sum": wide, "mean": dtypes.float32}.get(name, a.dtype))
     call = Call(name, key_of(name, (a,), (None,), axis, bool(keepdims)), (a,), (made,))
-    groups = groups_of(a.shape, axes)
-    target = call.results[0] if units.packs(a, name, groups) else units.target_of(call, wide)
+    target = units.target_of(call, name, wide, groups)
     found, left = units.reduced(call, name, call.operands[0], groups, target)
     if found is call.operands[0]:
         return None
+    if name == "mean":
+        target = call.results[0]
     if found is not target:
         once.reduce(call, _KINDS[name], found, left, target)
     if target.storage is not call.results[0].storage:

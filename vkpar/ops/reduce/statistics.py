@@ -20,7 +20,7 @@ from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import abs as absolute
-from vkpar.ops.elementwise.functions import exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
+from vkpar.ops.elementwise.functions import equal, exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
 from vkpar.ops.elementwise.mathematics import bitwise_and
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import counting, units
@@ -183,13 +183,19 @@ def _of_truth(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None
     """Say what the extremes of truths do; ``nothing`` is what no elements come to."""
     axis = whole(name, axis)
     is_bool = isinstance(a, Array) and a.dtype == _BOOL
-    done = run_single(extreme, a, out, axis, bool(keepdims)) if is_bool else None
+    done = run_single(extreme if is_bool else name, a, out, axis, bool(keepdims))
     if done is not None:
         return done
     reduce = _EXTREMES[extreme]
     axes, shape = checked(name, a, axis, keepdims, out, _BOOL)
     if not a.size:
         return _landed(full(a.device, shape, nothing, _BOOL), out, _BOOL)
+    if not is_bool and counting.takes(a):
+        if name == "all":
+            return equal(count_nonzero(a, axis, keepdims), math.prod(a.shape[n] for n in axes), out=out)
+        made = a.device.empty(shape, _BOOL) if out is None else out
+        if counting.count(key_of(name, (a,), (out,), axis, bool(keepdims)), a, frozenset(axes), made):
+            return made
     tells = a.dtype.itemsize >= WORD and (name == "any" or a.dtype.is_float)
     parts = units.of_parts(name, a, frozenset(axes)) if tells else None
     if parts is not None:
