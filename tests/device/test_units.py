@@ -7,6 +7,7 @@ TestMinimum's test_reduce, with NaN).
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -232,6 +233,30 @@ def test_long_parts(
                 got = getattr(vkpar, name)(x, axis).numpy()
                 want = a.sum(axis, "int64") if name == "sum" else getattr(np, name)(a, axis)
                 np.testing.assert_array_equal(got, want.astype(got.dtype), err_msg=f"{name} {shape}")
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "int16"])
+def test_given_results(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    """Alone, among others that stay as they are, at any byte, and far from each other; as calls, recipes and graphs."""
+    for shape, axis in (((5000,), None), ((64, 48), 0), ((5, 300, 8), 1), ((7, 400), 1), ((900, 16), 0)):
+        a = rng.integers(0, 2, shape).astype(dtype)
+        x = device.array(a)
+        for name in ("sum", "max", "min", "mean"):
+            want = getattr(np, name)(a, axis)
+            kind = {"mean": "float32", "sum": "uint32" if dtype[0] == "u" else "int32"}.get(name, dtype)
+            ones = vkpar.full(device, 3 * want.size + 7, 1, kind)
+            for first, step in ((0, 1), (1, 1), (3, 1), (4, 1), (1, 3)):
+                part = slice(first, first + step * want.size, step)
+                reduce = functools.partial(getattr(vkpar, name), x, axis, out=ones[part].reshape(want.shape))
+                with vkpar.capture(device) as graph:
+                    reduce()
+                for run in (reduce, reduce, graph.launch):
+                    ones.fill(1)
+                    run()
+                    expected = np.ones(ones.size, kind)
+                    expected[part] = want.reshape(-1)
+                    np.testing.assert_allclose(ones.numpy(), expected, 1e-6, err_msg=f"{name} {shape} {first}")
+                graph.close()
 
 
 def test_groups_leave_their_parts_in_what_is_kept(device: vkpar.Device, rng: np.random.Generator) -> None:

@@ -80,7 +80,7 @@ def reduce(call: Call, kind: Reduction, a: Array, groups: list[tuple[int, bool]]
         at = max((index for index, (_, reduced) in enumerate(left) if reduced), default=None)
         if at is None:  # nothing to reduce: a row an element
             at, left = len(left), [*left, (1, True)]
-        blocks, columns = _product(left[:at]), _product(left[at + 1 :])
+        blocks, columns = (math.prod(size for size, _ in some) for some in (left[:at], left[at + 1 :]))
         extent = left.pop(at)[0]
         last = not any(reduced for _, reduced in left)
         target = out if last else call.temporary((blocks, columns), between(kind, source.dtype))
@@ -89,10 +89,6 @@ def reduce(call: Call, kind: Reduction, a: Array, groups: list[tuple[int, bool]]
         if last:
             return
         source = target
-
-
-def _product(groups: list[tuple[int, bool]]) -> int:
-    return math.prod(size for size, _ in groups)
 
 
 def fold(

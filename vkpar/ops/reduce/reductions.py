@@ -198,8 +198,10 @@ def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, ou
             return found if out is None else landed(name, found, out, a)
     elif a.size and (not kind.mean or a.dtype.itemsize == 1):
         axes = axes_of(name, a, axis)
-        found = _by_units(name, a, axis, axes, keepdims)
-        if found is None and a.dtype == "bool" and kind.family == "extreme":
+        found = _by_units(name, a, axis, axes, keepdims, out)
+        if found is not None:
+            return found
+        if a.dtype == "bool" and kind.family == "extreme":
             wide = _by_words(name, a, axes, keepdims)
             found = None if wide is None else cast(wide, a.dtype)
     if found is not None:
@@ -253,29 +255,30 @@ def _by_parts(name: str, a: Array, axes: frozenset[int]) -> Array | None:
     return add(multiply(at, part), inside)
 
 
-def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: bool) -> Array | None:
-    """Return a sum, in 32 bits, or extremes of elements of fewer bits, read as they are stored; None if they are not.
-
-    It is kept as the call without ``out``.
-    """
-    made = run_single(name, a, None, axis, bool(keepdims))
-    if made is not None:
-        return made
+def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: bool, out: Array | None) -> Array | None:
+    """Return a sum, in 32 bits, a mean, or extremes of bytes and halves, read as they are stored; None if not."""
     if not (units.reads_units(a.device) and a.is_contiguous):
         return None
     shape, wide, groups = _shape(a, axes, keepdims), dtypes.resolve(widened(a)), groups_of(a.shape, axes)
-    made = a.device.empty(shape, {"sum": wide, "mean": dtypes.float32}.get(name, a.dtype))
-    call = Call(name, key_of(name, (a,), (None,), axis, bool(keepdims)), (a,), (made,))
+    dtype = {"sum": wide, "mean": dtypes.float32}.get(name, a.dtype)
+    if out is not None:
+        check_out(name, out, shape, dtype)
+        check_overlap(name, out, a, in_place=False)
+    made = a.device.empty(shape, dtype) if out is None else out
+    call = Call(name, key_of(name, (a,), (out,), axis, bool(keepdims)), (a,), (made,))
+    result = call.results[0]
     target = units.target_of(call, name, wide, groups)
     found, left = units.reduced(call, name, call.operands[0], groups, target)
     if found is call.operands[0]:
         return None
     if name == "mean":
-        target = call.results[0]
+        target = result if made.is_contiguous else call.temporary(shape, dtype)
     if found is not target:
         once.reduce(call, _KINDS[name], found, left, target)
-    if target.storage is not call.results[0].storage:
-        convert_in(call, target, call.results[0])
+    if target.dtype == dtype:
+        landing.land(call, target, result)
+    elif target.storage is not result.storage:
+        convert_in(call, target, result)
     call.keep()
     return made
 

@@ -82,10 +82,12 @@ def target_of(call: Call, name: str, wide: DType, groups: Groups) -> Array:
     Extremes of columns are stored as narrow as elements are where one dispatch makes them.
     """
     result = call.results[0]
+    aligned = result.is_contiguous and result.byte_offset % WORD == 0
     packs = name in _EXTREMES and not w64(call.device) and [gone for _, gone in groups[-2:]] == [True, False]
-    if result.dtype == wide or (packs and sum(gone for _, gone in groups) == 1):
+    if aligned and (result.dtype == wide or (packs and sum(gone for _, gone in groups) == 1)):
         return result
-    if result.size > 1 or name == "mean":
+    alone = aligned and result.size == 1 and result.byte_offset + result.nbytes == result.storage.nbytes
+    if name == "mean" or not alone:
         return call.temporary(result.shape, wide)
     return call.view(result, Array(result.storage, result.byte_offset, result.shape, wide))
 
@@ -201,12 +203,9 @@ def _strips(shape: _Shape, size: int) -> tuple[int, int]:
 
 def _folds(a: Array, shape: _Shape, parts: int) -> bool:
     """Say whether the group that is the last of a row, or of some columns, reduces what all parts come to."""
-    if w64(a.device) or a.dtype == "float64":
-        return False
     beside, strips = _strips(shape, a.dtype.itemsize)
-    columns = beside * shape.unit // a.dtype.itemsize
-    few = shape.columns == 1 or parts <= _MOST_PARTS * max(_GROUP // columns, 1)
-    return few and shape.blocks * strips <= _MOST_COUNTERS
+    few = shape.columns == 1 or parts <= _MOST_PARTS * max(_GROUP * a.dtype.itemsize // (beside * shape.unit), 1)
+    return few and shape.blocks * strips <= _MOST_COUNTERS and not w64(a.device) and a.dtype != "float64"
 
 
 def _send(
