@@ -13,7 +13,8 @@
 #endif
 #include "common/grid.glsl"
 
-// 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all; 5: product, of W64; 6: how many are not 0, 7: of floats
+// 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all; 5: product, of W64; 6: how many are not 0, 7: of floats;
+// 8 and 9: whether there are any, not of W64
 layout(constant_id = 0) const uint OP = 0u;
 layout(constant_id = 1) const uint BITS = 8u;
 layout(constant_id = 2) const bool IS_SIGNED = false;
@@ -138,7 +139,7 @@ VALUE both(VALUE x, VALUE y) {
 // What an element of two words counts as.
 VALUE counted(uvec2 words) {
 #ifndef W64
-    if (OP == 7u) words.y <<= 1;  // -0 is 0
+    if (OP == 7u || OP == 9u) words.y <<= 1;  // -0 is 0
     if (OP > 5u) return VALUE(min(words.x | words.y, 1u));
 #endif
     return value_of(words);
@@ -167,7 +168,7 @@ ivec4 both(ivec4 x, ivec4 y) {
 // Words whose elements are 1 where they were not 0; where nothing is counted the words themselves.
 uvec4 counted(uvec4 words) {
     uvec4 low = uvec4(BITS == 8u ? 0x7F7F7F7Fu : BITS == 16u ? 0x7FFF7FFFu : 0x7FFFFFFFu);
-    if (OP == 7u) words &= low;  // -0 is 0
+    if (OP == 7u || OP == 9u) words &= low;  // -0 is 0
     return OP > 5u ? ((((words & low) + low) | words) & ~low) >> (BITS - 1u) : words;
 }
 // The elements of a word: of extremes at the top of words each, whatever is below them.
@@ -254,6 +255,7 @@ int word_of(ivec4 kept) {
 shared KEPT folded[256];
 
 void store(uint to, VALUE value) {
+    if (OP > 7u) value = value != VALUE(0) ? VALUE(1) : value;
 #ifdef INT64
     if (PACKED) o_word[push.o_first + to] = uint(value);
     else

@@ -33,17 +33,17 @@ def count(key: Key | None, a: Array, axes: frozenset[int], made: Array) -> bool:
     source = landing.packed(call, call.operands[0])
     bits = Array(source.storage, source.byte_offset, source.shape, dtypes.resolve(f"uint{8 * a.dtype.itemsize}"))
     source, result = call.view(source, bits), call.results[0]
-    name = "sum" if a.dtype == "bool" else "count of floats" if a.dtype.is_float else "count"
-    direct = made.dtype == dtypes.uint32 and made.is_contiguous
-    target = result if direct else call.temporary(made.shape, dtypes.uint32)
-    found, left = units.reduced(call, name, source, units.groups_of(a.shape, axes), target)
+    name = ("any" if made.dtype == "bool" else "count") + " of floats" * a.dtype.is_float
+    groups = units.groups_of(a.shape, axes)
+    target = units.target_of(call, name, dtypes.uint32, groups)
+    found, left = units.reduced(call, "sum" if a.dtype == "bool" else name, source, groups, target)
     if found is source:
         return False
     if found is not target:
         once.reduce(call, Reduction("sum"), found, left, target)
     if made.dtype == dtypes.uint32:
         landing.land(call, target, result)
-    else:
+    elif target.storage is not result.storage:  # one result is one dispatch's, which stores 1 for any
         convert_in(call, target, result)
     call.keep()
     return True

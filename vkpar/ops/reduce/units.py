@@ -29,8 +29,8 @@ _WANTED: Final = 1 << 17  # invocations of a launch, as far as each has four uni
 _MOST_COUNTERS: Final = 1 << 20
 _TURNS: Final = (4, 32, 128)  # units of an invocation: at least, and at most of columns and float64, and of rows
 _MOST_PARTS: Final = 32  # of columns that one group folds, for each invocation that a column has
-_OPS: Final = {"sum": 0, "mean": 0, "max": 1, "min": 2, "count": 6, "count of floats": 7}
-_COUNTS: Final = ("count", "count of floats")  # of those that are not 0
+_OPS: Final = {"sum": 0, "mean": 0, "max": 1, "min": 2, "count": 6, "count of floats": 7, "any": 8, "any of floats": 9}
+_COUNTS: Final = ("count", "count of floats", "any", "any of floats")  # of those that are not 0; 1 for any
 _EXTREMES: Final = ("max", "min")
 _PARTS: Final = {"any": 3, "all": 4, "prod": 5, "count_nonzero": 6}
 _MANY: Final = 1 << 16  # bytes, from which on it pays to reduce parts first
@@ -97,8 +97,8 @@ def reduced(call: Call, name: str, a: Array, groups: Groups, target: Array) -> t
 
     Args:
         call: that it is a part of.
-        name: ``sum``, ``max``, ``min``; ``mean`` of bytes, whose parts are left as sums; ``count`` or ``count of
-            floats`` of unsigned bits, also of 32, whose results have 32, except where :func:`w64` holds.
+        name: ``sum``, ``max``, ``min``; ``mean`` of bytes, whose parts are left as sums; ``count``, ``any`` and those
+            ``of floats`` of unsigned bits, also of 32, whose results have 32, except where :func:`w64` holds.
         a: elements of 8, 16 or 64 bits, an array of the call; those of fewer than 32 come to int32 or uint32.
         groups: the sizes of its axes, neighbours of one kind as one, and which are reduced.
         target: contiguous, for the results in the order of the axes that are kept.
