@@ -1,7 +1,7 @@
 // Sums and extremes of elements of 8, 16 and 64 bits: rows, or columns of blocks, in parts. An invocation reads units of
 // 16 bytes where these begin at multiples of that, four of them at once, and otherwise words, or elements of 64 bits.
 // Results are words, of which each has a sum or an extreme, or elements of 64 bits; parts of several are reduced next, with
-// ONCE by the group that is the last of a row, in their order.
+// ONCE by the group that is the last of a row, or of some columns, in their order.
 // With W64, for CPU drivers that read storage buffers element by element, units are of 32 bytes, or of 8, and no two
 // invocations share a part.
 // variants: u32: VALUE=int | u64: VALUE=uint64_t LONG INT64 | f64: VALUE=double LONG FLOAT64 | once_u32: ONCE VALUE=int | once_u64: ONCE VALUE=uint64_t LONG INT64 | w64_u32: W64 VALUE=int | w64_u64: W64 VALUE=uint64_t LONG INT64 | w64_f64: W64 VALUE=double LONG FLOAT64
@@ -13,7 +13,8 @@
 #endif
 #include "common/grid.glsl"
 
-// 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all; 5: product, of W64; 6: how many are not 0, 7: of floats
+// 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all; 5: product, of W64; 6: how many are not 0, 7: of floats;
+// 8 and 9: whether there are any, not of W64
 layout(constant_id = 0) const uint OP = 0u;
 layout(constant_id = 1) const uint BITS = 8u;
 layout(constant_id = 2) const bool IS_SIGNED = false;
@@ -22,8 +23,9 @@ layout(constant_id = 4) const bool DOWN = false;  // columns
 const bool ADDS = OP == 0u || OP > 5u;
 const bool TRUTHS = OP == 3u || OP == 4u;
 
+// Extremes of columns are stored as elements of BITS, not as words; what is counted of elements of 64 bits as words.
+layout(constant_id = 5) const bool PACKED = false;
 #ifdef W64
-layout(constant_id = 5) const bool PACKED = false;  // extremes of columns are stored as elements of BITS, not as words
 layout(local_size_x = 64) in;
 layout(set = 0, binding = 0, std430) readonly buffer Longs { uint64_t a_long[]; };
 layout(set = 0, binding = 0, std430) readonly buffer Longs4 { u64vec4 a_long4[]; };
@@ -33,6 +35,10 @@ layout(set = 0, binding = 0, std430) readonly buffer Words { uint a_word[]; };
 layout(set = 0, binding = 0, std430) readonly buffer Words4 { uvec4 a_word4[]; };
 #endif
 layout(set = 0, binding = 1, std430) writeonly buffer Results { VALUE o[]; };
+
+#if defined(INT64) && !defined(W64)
+layout(set = 0, binding = 1, std430) writeonly buffer ResultWords { uint o_word[]; };
+#endif
 
 layout(push_constant) uniform Push {
     uint blocks;
@@ -133,7 +139,7 @@ VALUE both(VALUE x, VALUE y) {
 // What an element of two words counts as.
 VALUE counted(uvec2 words) {
 #ifndef W64
-    if (OP == 7u) words.y <<= 1;  // -0 is 0
+    if (OP == 7u || OP == 9u) words.y <<= 1;  // -0 is 0
     if (OP > 5u) return VALUE(min(words.x | words.y, 1u));
 #endif
     return value_of(words);
@@ -146,32 +152,34 @@ VALUE all_four(uvec4 words[4], uint number) {
 VALUE ended(VALUE kept) { return kept; }
 VALUE field(VALUE kept, uint number) { return kept; }
 #else
-ivec4 nothing() { return ivec4(OP == 1u ? int(0x80000000u) : OP == 2u ? 0x7FFFFFFF : OP == 4u ? 0x01010101 : 0); }
+ivec4 nothing() {
+    uint least = IS_SIGNED ? 0x80000000u : 0u;
+    return ivec4(uvec4(OP == 1u ? least : OP == 2u ? ~least : OP == 4u ? 0x01010101u : 0u));
+}
 ivec4 both(ivec4 x, ivec4 y) {
     ivec4 made;
     if (ADDS) made = x + y;
-    else if (OP == 1u) made = max(x, y);
-    else if (OP == 2u) made = min(x, y);
+    else if (OP == 1u) made = IS_SIGNED ? max(x, y) : ivec4(max(uvec4(x), uvec4(y)));
+    else if (OP == 2u) made = IS_SIGNED ? min(x, y) : ivec4(min(uvec4(x), uvec4(y)));
     else if (OP == 3u) made = x | y;
     else made = x & y;
     return made;
 }
-// A word whose elements are 1 where they were not 0; where nothing is counted the word itself.
-uint counted(uint word) {
-    uint low = BITS == 8u ? 0x7F7F7F7Fu : BITS == 16u ? 0x7FFF7FFFu : 0x7FFFFFFFu;
-    if (OP == 7u) word &= low;  // -0 is 0
-    return OP > 5u ? ((((word & low) + low) | word) & ~low) >> (BITS - 1u) : word;
+// Words whose elements are 1 where they were not 0; where nothing is counted the words themselves.
+uvec4 counted(uvec4 words) {
+    uvec4 low = uvec4(BITS == 8u ? 0x7F7F7F7Fu : BITS == 16u ? 0x7FFF7FFFu : 0x7FFFFFFFu);
+    if (OP == 7u || OP == 9u) words &= low;  // -0 is 0
+    return OP > 5u ? ((((words & low) + low) | words) & ~low) >> (BITS - 1u) : words;
 }
-// The elements of a word: of extremes at the top of words each, whatever is below them, as signed ones.
+// The elements of a word: of extremes at the top of words each, whatever is below them.
 ivec4 fields(uint word) {
     ivec4 made;
     if (TRUTHS) {
         made = ivec4(word);
     } else if (!ADDS) {
-        word ^= IS_SIGNED ? 0u : BITS == 8u ? 0x80808080u : 0x80008000u;
         made = BITS == 8u ? ivec4(uvec4(word) << uvec4(24u, 16u, 8u, 0u)) : ivec4(word << 16, word, nothing().zw);
     } else {
-        word = counted(word);
+        word = counted(uvec4(word)).x;
         if (BITS == 32u) made = ivec4(word, 0, 0, 0);
         else if (BITS == 8u && IS_SIGNED) made = ivec4(uvec4(word) << uvec4(24u, 16u, 8u, 0u)) >> 24;
         else if (BITS == 8u) made = ivec4((uvec4(word) >> uvec4(0u, 8u, 16u, 24u)) & 0xFFu);
@@ -192,18 +200,30 @@ ivec4 piece(uvec4 words, uint number, uint n) {
     }
     return made;
 }
-// What a word of four whole units comes to: bytes are added in halves of words.
+// Sums of up to 255 words: of all of them, and of every second element. What the others add up to is the rest.
+struct Sums { uint all, odd; };
+uvec4 odd_of(uvec4 words) {
+    return BITS == 8u ? (words >> 8) & 0x00FF00FFu : BITS == 16u ? words >> 16 : uvec4(0u);
+}
+uint sum_of(uvec4 words) { return words.x + words.y + words.z + words.w; }
+Sums with(Sums sums, uvec4 words) {
+    if (OP == 0u && IS_SIGNED) words ^= BITS == 8u ? 0x80808080u : 0x80008000u;
+    return Sums(sums.all + sum_of(counted(words)), sums.odd + (OP == 0u ? sum_of(odd_of(words)) : 0u));
+}
+// What they are as elements, by the number of words.
+ivec4 elements_of(Sums sums, uint words) {
+    uint odd = OP == 0u ? sums.odd : odd_of(uvec4(sums.all)).x;  // counts of each element have room
+    uint even = sums.all - (BITS < 32u ? odd << (BITS & 31u) : 0u);
+    uvec4 made = BITS == 8u ? uvec4(even & 0xFFFFu, odd & 0xFFFFu, even >> 16, odd >> 16) : uvec4(even, odd, 0u, 0u);
+    uint more = OP == 0u && IS_SIGNED ? words << (BITS - 1u) : 0u;
+    return ivec4(made - uvec4(more, more, BITS == 8u ? uvec2(more) : uvec2(0u)));
+}
+// What a word of four whole units comes to.
 ivec4 all_four(uvec4 words[4], uint number) {
     uvec4 word = uvec4(words[0][number], words[1][number], words[2][number], words[3][number]);
     ivec4 made;
     if (ADDS && BITS == 8u) {
-        if (OP > 5u) word = uvec4(counted(word.x), counted(word.y), counted(word.z), counted(word.w));
-        word ^= IS_SIGNED ? 0x80808080u : 0u;
-        uvec4 even = word & 0x00FF00FFu;
-        uvec4 odd = (word >> 8) & 0x00FF00FFu;
-        uint e = even.x + even.y + even.z + even.w;
-        uint d = odd.x + odd.y + odd.z + odd.w;
-        made = ivec4(e & 0xFFFFu, d & 0xFFFFu, e >> 16, d >> 16) - (IS_SIGNED ? 512 : 0);
+        made = elements_of(with(Sums(0u, 0u), word), 4u);
     } else {
         made = both(both(fields(word.x), fields(word.y)), both(fields(word.z), fields(word.w)));
     }
@@ -211,7 +231,8 @@ ivec4 all_four(uvec4 words[4], uint number) {
 }
 // What extremes are, of which words have the top.
 ivec4 lowered(ivec4 kept) {
-    return OP == 1u || OP == 2u ? (kept >> int(32u - BITS)) + (IS_SIGNED ? 0 : 1 << int(BITS - 1u)) : kept;
+    uint below = OP == 1u || OP == 2u ? 32u - BITS : 0u;
+    return IS_SIGNED ? kept >> below : ivec4(uvec4(kept) >> below);
 }
 ivec4 ended(ivec4 kept) {
     ivec4 made = kept;
@@ -221,14 +242,11 @@ ivec4 ended(ivec4 kept) {
     return made;
 }
 int field(ivec4 kept, uint number) { return (DOWN ? lowered(kept) : kept)[number]; }
-#ifdef W64
 // The elements of a word, as they are stored.
 int word_of(ivec4 kept) {
     uvec4 tops = uvec4(kept) & (BITS == 8u ? 0xFF000000u : 0xFFFF0000u);
-    uint word = BITS == 8u ? tops.x >> 24 | tops.y >> 16 | tops.z >> 8 | tops.w : tops.x >> 16 | tops.y;
-    return int(word ^ (IS_SIGNED ? 0u : BITS == 8u ? 0x80808080u : 0x80008000u));
+    return int(BITS == 8u ? tops.x >> 24 | tops.y >> 16 | tops.z >> 8 | tops.w : tops.x >> 16 | tops.y);
 }
-#endif
 #endif
 
 #ifdef W64
@@ -236,33 +254,70 @@ int word_of(ivec4 kept) {
 #else
 shared KEPT folded[256];
 
+void store(uint to, VALUE value) {
+    if (OP > 7u) value = value != VALUE(0) ? VALUE(1) : value;
+#ifdef INT64
+    if (PACKED) o_word[push.o_first + to] = uint(value);
+    else
+#endif
+    o[push.o_first + to] = value;
+}
+
 #ifdef ONCE
 #define COUNTERS 3
 #include "common/last_group.glsl"
 
 layout(set = 0, binding = 2, std430) coherent buffer Parts { VALUE part_of[]; };
 
-// Stores what a group's part comes to, and the last group of a row what all its parts do.
-void finish(uint row, uint number) {
+VALUE first_of(KEPT kept) {
+#ifdef LONG
+    return kept;
+#else
+    return kept.x;
+#endif
+}
+
+// Of a row, or of the `number` columns of a group, of which the block has `width`: the last group stores what all parts
+// come to. As many invocations as there are share a column.
+void finish(uint block, uint strip, uint strips, uint number, uint width) {
     uint id = gl_LocalInvocationID.x;
-    if (id == 0u) part_of[row * push.parts + number] = field(folded[0], 0u);
-    if (!comes_last(row, push.parts)) return;
-    KEPT kept = nothing();
-    for (uint part = id; part < push.parts; part += 1024u) {
-        VALUE some[4];
-        [[unroll]] for (uint j = 0u; j < 4u; j++) {
-            some[j] = part_of[row * push.parts + min(part + j * 256u, push.parts - 1u)];
+    if (!comes_last(block * strips + strip, push.parts)) return;
+    uint together = min(number, 256u), shares = 256u / together, share = id / together;
+    for (uint first = 0u; first < number; first += 256u) {
+        uint column = strip * number + first + id % together;
+        uint from = block * push.parts * width + min(column, width - 1u);
+        KEPT kept = nothing();
+        for (uint part = share; part < push.parts; part += 4u * shares) {
+            VALUE some[4];
+            [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                some[j] = part_of[from + min(part + j * shares, push.parts - 1u) * width];
+            }
+            [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                if (part + j * shares < push.parts) kept = both(kept, KEPT(some[j]));
+            }
         }
-        [[unroll]] for (uint j = 0u; j < 4u; j++) {
-            if (part + j * 256u < push.parts) kept = both(kept, KEPT(some[j]));
-        }
-    }
-    folded[id] = kept;
-    for (uint left = 128u; left > 0u; left >>= 1) {
         barrier();
-        if (id < left) folded[id] = both(folded[id], folded[id + left]);
+        folded[id] = kept;
+        for (uint left = shares >> 1; left > 0u; left >>= 1) {
+            barrier();
+            if (share < left) folded[id] = both(folded[id], folded[id + left * together]);
+        }
+        uint to = block * width + column;
+        bool stores = share == 0u && column < width;
+#ifndef LONG
+        if (PACKED) {
+            barrier();
+            stores = stores && id % FIELDS == 0u;
+            int word = folded[id].x;
+            [[unroll]] for (uint j = 1u; j < 4u; j++) {
+                if (j < FIELDS) word = bitfieldInsert(word, folded[min(id + j, 255u)].x, int(j * BITS), int(BITS));
+            }
+            if (stores) store(to / FIELDS, word);
+            continue;
+        }
+#endif
+        if (stores) store(to, first_of(folded[id]));
     }
-    if (id == 0u) o[push.o_first + row] = field(folded[0], 0u);
 }
 #endif
 
@@ -298,11 +353,30 @@ void main() {
     KEPT kept[4] = KEPT[](nothing(), nothing(), nothing(), nothing());
     uint whole = DOWN ? end : min(end, push.extent / ELEMENTS);
     uint k = begin + lane;
+#ifndef LONG
+    while (ADDS && k + 3u * push.lanes < whole) {
+        Sums sums[4] = Sums[](Sums(0u, 0u), Sums(0u, 0u), Sums(0u, 0u), Sums(0u, 0u));
+        uint turns = 0u;
+        for (; turns < 15u && k + 3u * push.lanes < whole; turns++) {
+            uvec4 words[4];
+            [[unroll]] for (uint j = 0u; j < 4u; j++) words[j] = unit_at(from + (k + j * push.lanes) * step, ELEMENTS);
+            [[unroll]] for (uint p = 0u; p < 4u; p++) {
+                uint here = DOWN ? p : 0u;
+                if (p < PIECES) sums[here] = with(sums[here], uvec4(words[0][p], words[1][p], words[2][p], words[3][p]));
+            }
+            k += 4u * push.lanes;
+        }
+        [[unroll]] for (uint p = 0u; p < 4u; p++) {
+            if (p < (DOWN ? PIECES : 1u)) kept[p] += elements_of(sums[p], turns * (DOWN ? 4u : 4u * PIECES));
+        }
+    }
+#endif
     for (; k + 3u * push.lanes < whole; k += 4u * push.lanes) {
         uvec4 words[4];
         [[unroll]] for (uint j = 0u; j < 4u; j++) words[j] = unit_at(from + (k + j * push.lanes) * step, ELEMENTS);
         [[unroll]] for (uint p = 0u; p < 4u; p++) {
-            if (p < PIECES) kept[p] = both(kept[p], all_four(words, p));
+            uint here = DOWN || PIECES == ELEMENTS ? p : 0u;
+            if (p < PIECES) kept[here] = both(kept[here], all_four(words, p));
         }
     }
     for (; k < end; k += push.lanes) {  // up to four are left, of which the last may be short
@@ -322,17 +396,25 @@ void main() {
                 if (lane < left) folded[id] = both(folded[id], folded[id + left * (DOWN ? beside : 1u)]);
                 barrier();
             }
+            uint to = unit * (DOWN ? push.columns * ELEMENTS : 1u) + column * ELEMENTS + p * FIELDS;
+            [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                if (there && lane == 0u && j < (DOWN ? FIELDS : 1u)) {
 #ifdef ONCE
-            if (block < push.blocks) finish(block, unit - block * push.parts);  // a grid may have more groups
+                    part_of[to + j] = field(folded[id], j);
+#elif defined(LONG)
+                    store(to + j, field(folded[id], j));
 #else
-            if (there && lane == 0u) {
-                uint to = push.o_first + unit * (DOWN ? push.columns * ELEMENTS : 1u) + column * ELEMENTS + p * FIELDS;
-                [[unroll]] for (uint j = 0u; j < 4u; j++) {
-                    if (j < (DOWN ? FIELDS : 1u)) o[to + j] = field(folded[id], j);
+                    if (!PACKED) store(to + j, field(folded[id], j));
+                    else if (j == 0u) store(to / FIELDS, word_of(folded[id]));
+#endif
                 }
             }
-#endif
         }
     }
+#ifdef ONCE
+    if (block < push.blocks) {  // a grid may have more groups
+        finish(block, group - unit * strips, strips, DOWN ? beside * ELEMENTS : 1u, DOWN ? push.columns * ELEMENTS : 1u);
+    }
+#endif
 }
 #endif

@@ -7,11 +7,16 @@ TestMinimum's test_reduce, with NaN).
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import FULL
+from helpers.process.threads import in_threads
+from helpers.vulkan.planning import forget
 
 import vkpar
 from vkpar.ops.call import call, kept
@@ -33,13 +38,16 @@ def computes(device: vkpar.Device, dtype: str) -> bool:
 
 
 @pytest.fixture(autouse=True, params=["gpu", "w64"])
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> None:
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> Iterator[None]:
     if "SwiftShader" in device.name and not FULL:
         pytest.skip("SwiftShader compiles each of these kernels for five seconds; lavapipe runs them")
     if request.param == "w64" and not device.info.features.int64:
         pytest.skip(f"{device} does not compute with 64 bits")
     monkeypatch.setattr(units, "reads_units", lambda device: True)
     monkeypatch.setattr(units, "w64", lambda device: request.param == "w64")
+    forget(device)
+    yield
+    forget(device)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "uint16", "int16", "int64", "uint64", "float64"])
@@ -66,6 +74,10 @@ def test_against_numpy(device: vkpar.Device, rng: np.random.Generator, dtype: st
                 np.testing.assert_array_equal(
                     got.numpy(), want.astype(got.dtype.numpy), err_msg=f"{name} {shape} {axis}"
                 )
+            if part.itemsize == 1:
+                for _ in range(2):  # as a call and by its recipe
+                    away = vkpar.mean(x, axis).numpy() - part.mean(axis, dtype="float64")
+                    assert (abs(away) <= 24 * 2.0**-23 * abs(part.astype("float64")).mean(axis)).all()
             if dtype == "bool":
                 np.testing.assert_array_equal(vkpar.all(x, axis).numpy(), part.all(axis))
                 np.testing.assert_array_equal(vkpar.any(x, axis, keepdims=True).numpy(), part.any(axis, keepdims=True))
@@ -169,7 +181,7 @@ def test_counts(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> N
 
 @pytest.mark.parametrize(("dtype", "kernels"), [
     ("bool", ["reduce_units_once_u32"]), ("uint8", ["reduce_units_once_u32"]), ("float16", ["reduce_units_once_u32"]),
-    ("int32", ["reduce_units_once_u32"]), ("int64", ["reduce_units_once_u64", "narrow"]),
+    ("int32", ["reduce_units_once_u32"]), ("int64", ["reduce_units_once_u64"]),
 ])  # fmt: skip
 def test_a_count_reads_elements_as_they_are_stored(
     device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, dtype: str, kernels: list[str]
@@ -196,6 +208,103 @@ def test_a_grid_of_more_groups_than_parts_leaves_the_counters_as_they_were(
         for _ in range(2):
             np.testing.assert_array_equal(vkpar.sum(device.array(a), 1).numpy(), a.sum(1, dtype=np.int32))
             assert not kept.counters(device, 1).numpy().any()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "float16", "int32", "int64"])
+def test_long_parts(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """Sums of bytes are kept in halves of words for as long as these have room; the last groups fold many parts."""
+    if dtype == "int64" and not computes(device, dtype):
+        pytest.skip(f"{device} does not compute {dtype}")
+    monkeypatch.setattr(units, "_WANTED", 256)
+    stored = np.dtype(dtype)
+    ends = (1, 0) if stored.kind == "f" else (np.iinfo(stored).max, np.iinfo(stored).min)
+    shapes: tuple[tuple[tuple[int, ...], Any], ...] = (
+        ((600_001,), None), ((2, 300_004), 1), ((3000, 256), 0), ((2, 9000, 20), 1), ((20_000, 16), 0),
+    )  # fmt: skip
+    for shape, axis in shapes:
+        for a in (np.full(shape, ends[0], stored), np.full(shape, ends[1], stored), rng.choice(ends, shape)):
+            x = device.array(a.astype(stored))
+            np.testing.assert_array_equal(vkpar.count_nonzero(x, axis).numpy(), np.count_nonzero(a, axis))
+            np.testing.assert_array_equal(vkpar.any(x, axis).numpy(), a.any(axis))
+            np.testing.assert_array_equal(vkpar.all(x, axis, keepdims=True).numpy(), a.all(axis, keepdims=True))
+            for name in ("sum", "max", "min") if stored.kind != "f" else ("max", "min"):
+                got = getattr(vkpar, name)(x, axis).numpy()
+                want = a.sum(axis, "int64") if name == "sum" else getattr(np, name)(a, axis)
+                np.testing.assert_array_equal(got, want.astype(got.dtype), err_msg=f"{name} {shape}")
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "int16"])
+def test_given_results(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
+    """Alone, among others that stay as they are, at any byte, and far from each other; as calls, recipes and graphs."""
+    for shape, axis in (((5000,), None), ((64, 48), 0), ((5, 300, 8), 1), ((7, 400), 1), ((900, 16), 0)):
+        a = rng.integers(0, 2, shape).astype(dtype)
+        x = device.array(a)
+        for name in ("sum", "max", "min", "mean"):
+            want = getattr(np, name)(a, axis)
+            kind = {"mean": "float32", "sum": "uint32" if dtype[0] == "u" else "int32"}.get(name, dtype)
+            ones = vkpar.full(device, 3 * want.size + 7, 1, kind)
+            for first, step in ((0, 1), (1, 1), (3, 1), (4, 1), (1, 3)):
+                part = slice(first, first + step * want.size, step)
+                reduce = functools.partial(getattr(vkpar, name), x, axis, out=ones[part].reshape(want.shape))
+                with vkpar.capture(device) as graph:
+                    reduce()
+                for run in (reduce, reduce, graph.launch):
+                    ones.fill(1)
+                    run()
+                    expected = np.ones(ones.size, kind)
+                    expected[part] = want.reshape(-1)
+                    np.testing.assert_allclose(ones.numpy(), expected, 1e-6, err_msg=f"{name} {shape} {first}")
+                graph.close()
+
+
+def test_groups_leave_their_parts_in_what_is_kept(device: vkpar.Device, rng: np.random.Generator) -> None:
+    """Calls of one dispatch share it, those of threads and graphs as well; their results are their own."""
+    if units.w64(device):
+        pytest.skip("no group is the last")
+    reductions = (vkpar.sum, vkpar.max, vkpar.count_nonzero)
+    hosts = [rng.integers(0, 3 + n, size).astype(dtype) for n, size in enumerate((70_000, 1 << 18)) for dtype in "Blf"]
+    arrays = [device.array(a) for a in hosts if a.dtype.itemsize < 8 or computes(device, "int64")]
+    want = [int(getattr(np, each.__name__)(a.numpy().astype("int64"))) for a in arrays for each in reductions]
+    graphs = []
+    for _ in range(2):
+        with vkpar.capture(device) as graph:
+            captured = [each(a) for a in arrays for each in reductions]
+        graphs.append((graph, captured))
+
+    def work(number: int) -> None:
+        for turn in range(6):
+            graph, captured = graphs[(number + turn) % 2]
+            graph.launch()
+            out = device.zeros((), "uint32")
+            made = [each(a) for a in arrays for each in reductions]
+            vkpar.count_nonzero(arrays[0], out=out)
+            assert [int(each) for each in made] == want
+            assert [int(each) for each in captured] == want
+            assert int(out) == want[2]
+
+    in_threads(work)
+    for graph, _ in graphs:
+        graph.close()
+    assert not kept.counters(device, 1).numpy().any()
+
+
+def test_a_call_of_one_dispatch_costs_the_host_little(device: vkpar.Device) -> None:
+    if units.w64(device):
+        pytest.skip("it has two")
+    x, truths = device.zeros(100_000, "uint8"), device.zeros(100_000, "bool")
+    counted: list[str] = []
+    for work in (vkpar.sum, lambda a: vkpar.max(a, 0), lambda a: vkpar.any(truths), vkpar.count_nonzero):
+        for _ in range(3):
+            work(x)
+        counted.clear()
+        sys.setprofile(lambda frame, event, argument: counted.append(event) if event in ("call", "c_call") else None)
+        try:
+            work(x)
+        finally:
+            sys.setprofile(None)
+        assert len(counted) <= 36
 
 
 def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:

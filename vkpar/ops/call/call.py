@@ -220,19 +220,26 @@ class Call:
         """
         if self._key is None or not self._whole:
             return
-        alone = self._steps[0] if len(self._steps) == 1 and not self._steps[0][2] else None
-        plan = alone[0] if alone is not None else None
-        if alone is not None and isinstance(plan, Plan):
-            if pair is not None and alone[1] in ((0, 1, 2), (1, 0, 2)):
+        forms: list[Form] = [form_of(array) for array in self._arrays]
+        plan, numbers, shifts = self._steps[0] if len(self._steps) == 1 else (None, (), ())
+        if isinstance(plan, Plan) and not any(shifts):
+            if pair is not None and not shifts and numbers in ((0, 1, 2), (1, 0, 2)):
                 plan.ask()
                 self.device.plans.keep(pair, plan)
                 return
-            if len(self._arrays) == 2 and alone[1] == (0, 1):
+            if len(self.operands) == len(self.results) == 1 and numbers == (
+                0,
+                1,
+                *range(-1, -1 - len(self._tables), -1),
+            ):
                 plan.ask()
-                self.device.plans.keep(self._key, plan)  # for run_single, which costs less
-        forms: list[Form] = [form_of(array) for array in self._arrays]
+                self.device.plans.keep(
+                    self._key, plan.alone(forms[:2], self._tables)
+                )  # for run_single, which costs less
         first, after = len(self.operands), len(self.operands) + len(self.results)
-        recipe = Recipe(self._steps, forms[:first], forms[first:after], forms[after:], self._tables[::-1])
+        used = {number for _, numbers, _ in self._steps for number in numbers}
+        temporaries = [form if number in used else None for number, form in enumerate(forms[after:], after)]
+        recipe = Recipe(self._steps, forms[:first], forms[first:after], temporaries, self._tables[::-1])
         self.device.plans.keep_recipe(self._key, recipe)
 
     def convert(self, a: Array, out: Array) -> None:

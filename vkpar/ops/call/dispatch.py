@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vkpar.arrays.array import Array
 from vkpar.arrays.forms import form_of
-from vkpar.ops.call.plan import Plan, bindings_of
+from vkpar.ops.call.plan import Plan, Recipe, bindings_of
 from vkpar.vulkan.pump.ledger import REPLACES
 
 if TYPE_CHECKING:
@@ -36,10 +36,11 @@ def run_pair(operation: str, a: Any, b: Any, out: Any, *options: object, in_plac
 
 
 def run_single(operation: str, a: Array, out: Array | None, *options: object) -> Array | None:
-    """Run an operation of one operand, which ``out`` may not share memory with, as :func:`run_pair` does."""
+    """Run an operation of one operand as :func:`run_pair` does, or by a recipe; ``out`` may share no memory with it."""
     try:
-        forms = a.form or form_of(a), None if out is None else out.form or form_of(out)
-        plan: Plan | None = a.device.plans.known.get((operation, *forms, *options))
+        key = operation, a.form or form_of(a), None if out is None else out.form or form_of(out), *options
+        plans = a.device.plans
+        plan: Plan | Recipe | None = plans.known.get(key) or plans.recipes.get(key)
     except (AttributeError, TypeError):  # not arrays: the long way says so
         return None
     return None if plan is None else plan.single(a, out)

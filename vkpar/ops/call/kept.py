@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from vkpar.dtypes import uint32
 from vkpar.errors import within_limits
 from vkpar.vulkan import capturing
 
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
     from vkpar.device import Device
+    from vkpar.ops.call.call import Call
 
 _MOST: Final = 64  # of a device
-_COUNTERS: Final = ("counters",)
-_LEAST_COUNTERS: Final = 1024
+_LEAST_WORDS: Final = 1024
+_MOST_PARTS: Final = 1 << 18
 
 
 def keep(device: Device, key: tuple[Any, ...], words: np.ndarray[Any, Any]) -> Array:
@@ -33,11 +35,25 @@ def counters(device: Device, number: int) -> Array:
 
     Calls that count write to this array, so that none of them runs beside another one.
     """
+    return _grown(device, "counters", number)
+
+
+def parts(call: Call, number: int) -> Array:
+    """Return room for ``number`` words that groups of one dispatch leave to the last of them, which counters tell.
+
+    Several dispatches do not share it: those of another thread may come between them.
+    """
+    if number > _MOST_PARTS:
+        return call.temporary((number,), uint32)
+    return call.table(_grown(call.device, "parts", number))
+
+
+def _grown(device: Device, name: str, number: int) -> Array:
     tables = device.plans.tables
-    found = tables.get(_COUNTERS)
+    found = tables.get((name,))
     if found is None or found.size < number:
-        found = _uploaded(device, np.zeros(max(_LEAST_COUNTERS, 1 << (number - 1).bit_length()), np.uint32))
-        tables[_COUNTERS] = found  # whatever another thread has kept meanwhile: that may be fewer
+        found = _uploaded(device, np.zeros(max(_LEAST_WORDS, 1 << (number - 1).bit_length()), np.uint32))
+        tables[name,] = found  # whatever another thread has kept meanwhile: that may be fewer
     return found
 
 

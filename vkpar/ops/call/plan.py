@@ -46,6 +46,7 @@ class Plan:
         "_dispatch",
         "_entry",
         "_handle",
+        "_held",
         "_meeting",
         "_null",
         "_pack",
@@ -54,6 +55,7 @@ class Plan:
         "_results",
         "_stream",
         "_swapped",
+        "_tail",
         "_watched",
         "order",
         "words",
@@ -81,6 +83,7 @@ class Plan:
         # counted from the operand's.
         self._meeting = tuple((form.low - result.high, form.high - result.low) for form in forms)
         self._swapped = swapped
+        self._tail, self._held = b"", tuple[Any, ...]()  # addresses and memory of arrays that each call binds last
         self._watched = stream.watched  # where the validation layer speaks: its messages are raised by the long way
 
     def pair(self, a: Array, b: Array, out: Array | None, *, in_place: bool) -> Array | None:
@@ -143,12 +146,20 @@ class Plan:
         if order:
             addresses = self._pack(first.number, source, second.number, target, second.number, target)
         else:
-            addresses = self._pack(first.number, source, second.number, target)
+            addresses = self._pack(first.number, source, second.number, target) + self._tail
         given = push or self._null
         result = self._entry(self._handle, self._dispatch, addresses, given)
-        if result and not self._stream.resume(result, self._dispatch, addresses, given, (pin, other)):
+        if result and not self._stream.resume(result, self._dispatch, addresses, given, (pin, other, *self._held)):
             return None
         return out
+
+    def alone(self, forms: Sequence[Form], tables: Sequence[Array]) -> Plan:
+        """Return one for :meth:`single`: of an operand and a result of these forms, and arrays that each call binds."""
+        places = [word for each in tables for word in (each.storage.number, each.storage.base + each.byte_offset)]
+        made = Plan(self._stream, self._dispatch, self._pipeline, forms)
+        made._tail = struct.pack(f"={len(places)}Q", *places)
+        made._held = tuple(each.memory for each in tables)
+        return made
 
     def apply(
         self, device: Device, operands: Sequence[Array], outs: Sequence[Array | None], push: bytes
@@ -252,7 +263,8 @@ class Recipe:
     Args:
         steps: plans, and of each binding the number of its array: operands first, then results, temporaries, tables;
             and what :meth:`Plan.run` takes as shifts.
-        operands: their forms, in the order in which the operation takes them; ``results`` and ``temporaries`` alike.
+        operands: their forms, in the order in which the operation takes them; ``results`` and ``temporaries`` alike,
+            None for one that no plan binds.
         tables: arrays that every call binds.
     """
 
@@ -263,12 +275,17 @@ class Recipe:
         steps: Sequence[Step],
         operands: Sequence[Form],
         results: Sequence[Form],
-        temporaries: Sequence[Form],
+        temporaries: Sequence[Form | None],
         tables: Sequence[Array] = (),
     ) -> None:
         self._steps, self._tables = tuple(steps), tuple(tables)
         self._clock = native.helper().lib.vkp_ledger_clock()
         self._operands, self._results, self._temporaries = tuple(operands), tuple(results), tuple(temporaries)
+
+    def single(self, a: Array, out: Array | None) -> Array | None:
+        """Run it on one operand and return the one result, which shares no memory with it; None as :meth:`run` does."""
+        made = self.run((a,), (out,), in_place=False)
+        return None if made is None else made[0]
 
     def run(self, operands: Sequence[Array], outs: Sequence[Array | None], *, in_place: bool) -> list[Array] | None:
         """Run it and return the results, new arrays where ``outs`` has None.
@@ -289,9 +306,9 @@ class Recipe:
                 return None
             else:
                 results.append(out)
-        arrays = [*operands, *results]
+        arrays: list[Any] = [*operands, *results]
         for form in self._temporaries:
-            arrays.append(_fresh(operands[0], form))
+            arrays.append(form and _fresh(operands[0], form))
         arrays += self._tables
         for plan, numbers, shifts in self._steps:
             if not plan.run([arrays[number] for number in numbers], b"", shifts):

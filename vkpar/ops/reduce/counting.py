@@ -8,7 +8,7 @@ from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, Key
 from vkpar.ops.elementwise.cast import convert_in
 from vkpar.ops.elementwise.expressions import LONG
-from vkpar.ops.reduce import long, once, units
+from vkpar.ops.reduce import once, units
 from vkpar.ops.reduce.passes import Reduction
 
 
@@ -19,7 +19,7 @@ def takes(a: Array) -> bool:
 
 
 def count(key: Key | None, a: Array, axes: frozenset[int], made: Array) -> bool:
-    """Count the elements of ``a``, of which there are some, along axes into ``made``, of uint32.
+    """Count the elements of ``a``, of which there are some, along axes into ``made``.
 
     False, and nothing in ``made``, where rows begin between words, and where no axis goes.
 
@@ -27,27 +27,23 @@ def count(key: Key | None, a: Array, axes: frozenset[int], made: Array) -> bool:
         key: by which the call is kept.
         a: a checked array for which :func:`takes` holds.
         axes: counted from 0.
-        made: of the result's shape.
+        made: of the result's shape; or of bool, which says whether there are any.
     """
     call = Call("count_nonzero", key, (a,), (made,))
     source = landing.packed(call, call.operands[0])
     bits = Array(source.storage, source.byte_offset, source.shape, dtypes.resolve(f"uint{8 * a.dtype.itemsize}"))
     source, result = call.view(source, bits), call.results[0]
-    name = "sum" if a.dtype == "bool" else "count of floats" if a.dtype.is_float else "count"
-    wide = bits.dtype if a.dtype.itemsize == 8 else dtypes.uint32
-    target = result if wide == made.dtype and made.is_contiguous else call.temporary(made.shape, wide)
-    found, left = units.reduced(call, name, source, units.groups_of(a.shape, axes), target)
+    name = ("any" if made.dtype == "bool" else "count") + " of floats" * a.dtype.is_float
+    groups = units.groups_of(a.shape, axes)
+    target = units.target_of(call, name, dtypes.uint32, groups)
+    found, left = units.reduced(call, "sum" if a.dtype == "bool" else name, source, groups, target)
     if found is source:
         return False
-    if found is not target and wide == dtypes.uint32:
+    if found is not target:
         once.reduce(call, Reduction("sum"), found, left, target)
-    elif found is not target:
-        call.forget()
-        target.copy_from(long.rest("sum", found, left).reshape(target.shape))
-    if target is not result:
-        if wide == made.dtype:
-            landing.land(call, target, result)
-        else:
-            convert_in(call, target, result)
+    if made.dtype == dtypes.uint32:
+        landing.land(call, target, result)
+    elif target.storage is not result.storage:  # one result is one dispatch's, which stores 1 for any
+        convert_in(call, target, result)
     call.keep()
     return True

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.dtypes import DType
@@ -70,31 +69,26 @@ def reduce(call: Call, kind: Reduction, a: Array, groups: list[tuple[int, bool]]
     """Reduce ``a`` into ``out``, which begins where kernels can write it.
 
     Args:
-        call: that it is a part of.
+        call: that it is a part of; a mean is that of its operand.
         kind: what it does.
         a: with elements.
         groups: the sizes of its axes, neighbours of one kind as one, and which are reduced; one at most of a place.
         out: the results in the order of the axes that are kept.
     """
-    count = a.size // out.size
     source, left = a, list(groups)
     while True:
         at = max((index for index, (_, reduced) in enumerate(left) if reduced), default=None)
         if at is None:  # nothing to reduce: a row an element
             at, left = len(left), [*left, (1, True)]
-        blocks, columns = _product(left[:at]), _product(left[at + 1 :])
+        blocks, columns = (math.prod(size for size, _ in some) for some in (left[:at], left[at + 1 :]))
         extent = left.pop(at)[0]
         last = not any(reduced for _, reduced in left)
         target = out if last else call.temporary((blocks, columns), between(kind, source.dtype))
-        divisor = float(count) if last and kind.mean else 0.0
+        divisor = float(call.operands[0].size // out.size) if last and kind.mean else 0.0
         fold(call, kind, source, target, (blocks, extent, columns), dtype=a.dtype, divisor=divisor)
         if last:
             return
         source = target
-
-
-def _product(groups: list[tuple[int, bool]]) -> int:
-    return math.prod(size for size, _ in groups)
 
 
 def fold(
@@ -131,12 +125,13 @@ def _at_once(call: Call, p: Problem, strips: int) -> None:
     """Reduce in one dispatch, ``strips`` of groups having all columns."""
     blocks = p.blocks
     width = (1 if p.columns == 1 else 4 * -(-p.columns // 4)) * (2 if p.kind.family == "place" else 1)
-    parts = call.temporary((blocks, p.parts, width), dtypes.uint32)
+    words = blocks * p.parts * width
+    parts = kept.parts(call, words)
     counters = call.table(kept.counters(call.device, blocks * strips))
     range_a, a_first = p.source.window(0, p.source.size)
     range_o, o_first = p.target.window(0, p.target.size)
     steps = p.steps or (p.extent * p.columns, p.columns)
     constants, push, _ = told(p, Piece(0, blocks, 0, p.parts, 0, p.columns), p.extent, (a_first, o_first), steps)
     kernel = kernel_of(p.kind, p.source.dtype, p.target.dtype, p.columns, "_once")
-    ranges = (range_a, range_o, parts.window()[0], counters.window()[0])
+    ranges = (range_a, range_o, parts.window(0, words)[0], counters.window()[0])
     call.dispatch(kernel, (p.source, p.target, parts, counters), ranges, push, blocks * strips * p.parts, constants)

@@ -16,7 +16,7 @@ from vkpar.ops.arrays.making import arange, fill
 from vkpar.ops.arrays.recipes import landed
 from vkpar.ops.arrays.take import take
 from vkpar.ops.call import landing
-from vkpar.ops.call.call import Call, key_of, repeat
+from vkpar.ops.call.call import Call, key_of
 from vkpar.ops.call.checks import (
     FLOATS,
     INTEGERS,
@@ -149,9 +149,6 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     made = run_single(name, a, out, axis, bool(keepdims))
     if made is not None:
         return made
-    made = again(name, a, axis, keepdims, out)
-    if made is not None:
-        return made
     check_arrays(name, out, a=a)
     kind = _KINDS[name]
     if a.dtype.name in NARROW:
@@ -190,12 +187,6 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     return made
 
 
-def again(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array | None:
-    """Reduce by the recipe that an earlier call has left, along what :func:`whole` gives; None where there is none."""
-    done = repeat(name, (a,), (out,), axis, bool(keepdims))
-    return None if done is None else done[0]
-
-
 def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array:
     """Reduce elements of 8 or 16 bits: as they are stored, or as 32 bits."""
     found = None
@@ -205,10 +196,12 @@ def _narrow(name: str, kind: Reduction, a: Array, axis: Axis, keepdims: bool, ou
         if found is not None:
             found = found.reshape(_shape(a, axes, keepdims))
             return found if out is None else landed(name, found, out, a)
-    elif not kind.mean and a.size:
+    elif a.size and (not kind.mean or a.dtype.itemsize == 1):
         axes = axes_of(name, a, axis)
-        found = _by_units(name, a, axis, axes, keepdims)
-        if found is None and a.dtype == "bool" and kind.family == "extreme":
+        found = _by_units(name, a, axis, axes, keepdims, out)
+        if found is not None:
+            return found
+        if a.dtype == "bool" and kind.family == "extreme":
             wide = _by_words(name, a, axes, keepdims)
             found = None if wide is None else cast(wide, a.dtype)
     if found is not None:
@@ -262,27 +255,30 @@ def _by_parts(name: str, a: Array, axes: frozenset[int]) -> Array | None:
     return add(multiply(at, part), inside)
 
 
-def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: bool) -> Array | None:
-    """Return a sum, in 32 bits, or extremes of elements of fewer bits, read as they are stored; None if they are not.
-
-    It is kept as the call without ``out``.
-    """
-    made = again(name, a, axis, keepdims, None)
-    if made is not None:
-        return made
+def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: bool, out: Array | None) -> Array | None:
+    """Return a sum, in 32 bits, a mean, or extremes of bytes and halves, read as they are stored; None if not."""
     if not (units.reads_units(a.device) and a.is_contiguous):
         return None
-    shape, wide = _shape(a, axes, keepdims), dtypes.resolve(widened(a))
-    made = a.device.empty(shape, wide if name == "sum" else a.dtype)
-    call = Call(name, key_of(name, (a,), (None,), axis, bool(keepdims)), (a,), (made,))
-    target = units.target_of(call, wide)
-    found, left = units.reduced(call, name, call.operands[0], groups_of(a.shape, axes), target)
+    shape, wide, groups = _shape(a, axes, keepdims), dtypes.resolve(widened(a)), groups_of(a.shape, axes)
+    dtype = {"sum": wide, "mean": dtypes.float32}.get(name, a.dtype)
+    if out is not None:
+        check_out(name, out, shape, dtype)
+        check_overlap(name, out, a, in_place=False)
+    made = a.device.empty(shape, dtype) if out is None else out
+    call = Call(name, key_of(name, (a,), (out,), axis, bool(keepdims)), (a,), (made,))
+    result = call.results[0]
+    target = units.target_of(call, name, wide, groups)
+    found, left = units.reduced(call, name, call.operands[0], groups, target)
     if found is call.operands[0]:
         return None
+    if name == "mean":
+        target = result if made.is_contiguous else call.temporary(shape, dtype)
     if found is not target:
         once.reduce(call, _KINDS[name], found, left, target)
-    if target.storage is not call.results[0].storage:
-        convert_in(call, target, call.results[0])
+    if target.dtype == dtype:
+        landing.land(call, target, result)
+    elif target.storage is not result.storage:
+        convert_in(call, target, result)
     call.keep()
     return made
 

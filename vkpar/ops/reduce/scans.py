@@ -203,8 +203,6 @@ def scan(call: Call, source: Array, target: Array, *, product: bool = False, pla
     sums = call.temporary((rows, chunks), source.dtype)
     scan(call, totals, sums, product=product)
     _dispatch(call, source, target, sums, _AFTER_OTHERS, product=product, places=places)
-    call.spare(totals)
-    call.spare(sums)
 
 
 def passes_once(device: Device) -> bool:

@@ -15,17 +15,17 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
 from vkpar.ops.call.call import key_of
 from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
+from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import LONG
 from vkpar.ops.elementwise.functions import abs as absolute
-from vkpar.ops.elementwise.functions import exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
+from vkpar.ops.elementwise.functions import equal, exp, isfinite, log, multiply, not_equal, pow, sqrt, subtract, where
 from vkpar.ops.elementwise.mathematics import bitwise_and
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import counting, units
 from vkpar.ops.reduce.axes import Axis, axes_of, whole
 from vkpar.ops.reduce.long import halved
-from vkpar.ops.reduce.reductions import again
 from vkpar.ops.reduce.reductions import max as greatest
 from vkpar.ops.reduce.reductions import min as least
 from vkpar.ops.reduce.reductions import sum as total
@@ -154,7 +154,7 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
         2
     """
     axis = whole("count_nonzero", axis)
-    done = again("count_nonzero", a, axis, keepdims, out)
+    done = run_single("count_nonzero", a, out, axis, bool(keepdims))
     if done is not None:
         return done
     axes, shape = checked("count_nonzero", a, axis, keepdims, out, dtypes.uint32)
@@ -182,13 +182,20 @@ def count_nonzero(a: Array, axis: Axis = None, keepdims: bool = False, *, out: A
 def _of_truth(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None, extreme: str, nothing: bool) -> Array:
     """Say what the extremes of truths do; ``nothing`` is what no elements come to."""
     axis = whole(name, axis)
-    done = again(extreme, a, axis, keepdims, out) if isinstance(a, Array) and a.dtype == _BOOL else None
+    is_bool = isinstance(a, Array) and a.dtype == _BOOL
+    done = run_single(extreme if is_bool else name, a, out, axis, bool(keepdims))
     if done is not None:
         return done
     reduce = _EXTREMES[extreme]
     axes, shape = checked(name, a, axis, keepdims, out, _BOOL)
     if not a.size:
         return _landed(full(a.device, shape, nothing, _BOOL), out, _BOOL)
+    if not is_bool and counting.takes(a):
+        if name == "all":
+            return equal(count_nonzero(a, axis, keepdims), math.prod(a.shape[n] for n in axes), out=out)
+        made = a.device.empty(shape, _BOOL) if out is None else out
+        if counting.count(key_of(name, (a,), (out,), axis, bool(keepdims)), a, frozenset(axes), made):
+            return made
     tells = a.dtype.itemsize >= WORD and (name == "any" or a.dtype.is_float)
     parts = units.of_parts(name, a, frozenset(axes)) if tells else None
     if parts is not None:

@@ -27,13 +27,14 @@ _GROUP: Final = 256
 _COLUMN_LANES: Final = 16
 _WANTED: Final = 1 << 17  # invocations of a launch, as far as each has four units
 _MOST_COUNTERS: Final = 1 << 20
-_TURNS: Final = (4, 32)  # units of an invocation: at least and at most
-_OPS: Final = {"sum": 0, "max": 1, "min": 2, "count": 6, "count of floats": 7}
-_COUNTS: Final = ("count", "count of floats")  # of those that are not 0
+_TURNS: Final = (4, 32, 128)  # units of an invocation: at least, and at most of columns and float64, and of rows
+_MOST_PARTS: Final = 32  # of columns that one group folds, for each invocation that a column has
+_OPS: Final = {"sum": 0, "mean": 0, "max": 1, "min": 2, "count": 6, "count of floats": 7, "any": 8, "any of floats": 9}
+_COUNTS: Final = ("count", "count of floats", "any", "any of floats")  # of those that are not 0; 1 for any
 _EXTREMES: Final = ("max", "min")
 _PARTS: Final = {"any": 3, "all": 4, "prod": 5, "count_nonzero": 6}
 _MANY: Final = 1 << 16  # bytes, from which on it pays to reduce parts first
-_TRUTHS: Final = {"sum": 0, "max": 3, "min": 4}
+_TRUTHS: Final = {"sum": 0, "mean": 0, "max": 3, "min": 4}
 _KERNELS: Final = {"int64": "u64", "uint64": "u64", "float64": "f64"}
 _W64_GROUP: Final = 64
 _WIDEST: Final = 32
@@ -75,12 +76,18 @@ def w64(device: Device) -> bool:
     return cpu.reads_pairs(device)
 
 
-def target_of(call: Call, wide: DType) -> Array:
-    """Return where kernels write words: the result itself, where it has words or is alone in the first bytes of one."""
+def target_of(call: Call, name: str, wide: DType, groups: Groups) -> Array:
+    """Return where kernels write: the result itself, where it has words, or is alone in the first bytes of one.
+
+    Extremes of columns are stored as narrow as elements are where one dispatch makes them.
+    """
     result = call.results[0]
-    if result.dtype == wide:
+    aligned = result.is_contiguous and result.byte_offset % WORD == 0
+    packs = name in _EXTREMES and not w64(call.device) and [gone for _, gone in groups[-2:]] == [True, False]
+    if aligned and (result.dtype == wide or (packs and sum(gone for _, gone in groups) == 1)):
         return result
-    if result.size > 1:
+    alone = aligned and result.size == 1 and result.byte_offset + result.nbytes == result.storage.nbytes
+    if name == "mean" or not alone:
         return call.temporary(result.shape, wide)
     return call.view(result, Array(result.storage, result.byte_offset, result.shape, wide))
 
@@ -90,8 +97,8 @@ def reduced(call: Call, name: str, a: Array, groups: Groups, target: Array) -> t
 
     Args:
         call: that it is a part of.
-        name: ``sum``, ``max`` or ``min``; ``count`` or ``count of floats`` of unsigned bits, also of 32, except
-            where :func:`w64` holds.
+        name: ``sum``, ``max``, ``min``; ``mean`` of bytes, whose parts are left as sums; ``count``, ``any`` and those
+            ``of floats`` of unsigned bits, also of 32, whose results have 32, except where :func:`w64` holds.
         a: elements of 8, 16 or 64 bits, an array of the call; those of fewer than 32 come to int32 or uint32.
         groups: the sizes of its axes, neighbours of one kind as one, and which are reduced.
         target: contiguous, for the results in the order of the axes that are kept.
@@ -169,8 +176,7 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
         return None
     length = -(-shape.extent * a.dtype.itemsize // shape.unit) if shape.columns == 1 else shape.extent
     parts = -(-length // shape.part)
-    rows_once = parts > 1 and shape.columns == 1 and not w64(a.device) and a.dtype != "float64"
-    once = rows_once and shape.blocks <= _MOST_COUNTERS
+    once = parts > 1 and name != "mean" and _folds(a, shape, parts)
     left = 1 if once else parts + shape.left
     if left == 1 and not any(gone for _, gone in groups[:at]):
         made = target
@@ -189,6 +195,19 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
     return made, left
 
 
+def _strips(shape: _Shape, size: int) -> tuple[int, int]:
+    """Return how many columns, in units, a group has, and how many groups all of them take."""
+    beside = _GROUP // shape.lanes
+    return beside, -(-(shape.columns * size // shape.unit) // beside) if shape.columns > 1 else 1
+
+
+def _folds(a: Array, shape: _Shape, parts: int) -> bool:
+    """Say whether the group that is the last of a row, or of some columns, reduces what all parts come to."""
+    beside, strips = _strips(shape, a.dtype.itemsize)
+    few = shape.columns == 1 or parts <= _MOST_PARTS * max(_GROUP * a.dtype.itemsize // (beside * shape.unit), 1)
+    return few and shape.blocks * strips <= _MOST_COUNTERS and not w64(a.device) and a.dtype != "float64"
+
+
 def _send(
     call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: int, *, once: bool, bits: int = 0
 ) -> bool:
@@ -204,19 +223,20 @@ def _send(
     first = seen[1] * size // (shape.unit if form else 4)
     to = put[1] * made.dtype.itemsize // max(made.dtype.itemsize, WORD)
     push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, first, to)
-    packed = made.dtype == a.dtype and size < WORD
+    packed = made.dtype == a.dtype if size < WORD else made.dtype.itemsize < size
     constants = abi.UnitsConstants(ops[name], bits or 8 * size, signed, shape.unit > 8, not rows, packed)
     work = shape.blocks * parts
-    beside = _GROUP // shape.lanes
+    beside, strips = _strips(shape, size)
     if form:
         count = -(-(-(-work // shape.lanes) if rows else work * units) // _W64_GROUP)
     else:
-        count = -(-work // beside) if rows else work * -(-units // beside)
+        count = -(-work // beside) if rows else work * strips
     kernel = f"reduce_units_{form or 'once_' * once}{_KERNELS.get(a.dtype.name, 'u32')}"
     arrays, ranges = [a, made], [seen[0], put[0]]
     if once:
-        more = call.temporary((work,), made.dtype), call.table(kept.counters(call.device, shape.blocks))
-        arrays, ranges = [*arrays, *more], [*ranges, *(array.window()[0] for array in more)]
+        words = work * shape.columns * (2 if a.dtype.name in LONG else 1)
+        more = kept.parts(call, words), call.table(kept.counters(call.device, shape.blocks * strips))
+        arrays, ranges = [*arrays, *more], [*ranges, more[0].window(0, words)[0], more[1].window()[0]]
     call.dispatch(kernel, arrays, ranges, pack(push), count, constants)
     return True
 
@@ -263,5 +283,6 @@ def _shape_of(a: Array, groups: Groups, at: int) -> _Shape | None:
         turns = min(max(floor_power(max(wanted, 1)), _TURNS[0]), _TURNS[1])
         return _Shape(blocks, extent, columns, unit, lanes, lanes * turns)
     lanes = min(_GROUP, ceil_power(-(-units // _TURNS[0])))
-    turns = min(max(floor_power(max(blocks * units // _WANTED, 1)), _TURNS[0]), _TURNS[1])
+    most = _TURNS[1 if a.dtype == "float64" else 2]
+    turns = min(max(floor_power(max(blocks * units // _WANTED, 1)), _TURNS[0]), most)
     return _Shape(blocks, extent, 1, unit, lanes, lanes * turns)
