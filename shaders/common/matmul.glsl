@@ -86,6 +86,7 @@ layout(push_constant) uniform Push {
     uint tail;       // 16-byte units from a slot's start to its scales
     uint out_slot;   // first 16-byte unit of the slot to fill
     uint count;      // elements in all
+    uint sends;      // bits 2 i and 2 i + 1: so many transfers on lane i are ready then
 #endif
 } push;
 

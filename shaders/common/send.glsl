@@ -1,5 +1,6 @@
 // Sends what a kernel stores, without a kernel of its own: the work-group that stores the last elements of a block
-// encodes the block for the link as wire_reduce does, and keeps what its readers will decode.
+// encodes the block for the link as wire_reduce does, and keeps what its readers will decode. The group that sends the last
+// block raises flags, where the slots are carried between cards.
 // The outputs are float32, one after the other from element push.source_at of binding SOURCE_BINDING on. Work-groups have
 // GROUP invocations, 256 or more.
 #ifndef VKPAR_SEND_GLSL
@@ -9,27 +10,15 @@
 #define ELEM ELEM_F32
 #define IN_WIRE OUT_WIRE
 #define TAIL
+#define SLOTS_ACCESS coherent
+#define COUNTERS STORED_BINDING  // elements of each block, then blocks
+#include "flags.glsl"
+#include "last_group.glsl"
 #include "wire.glsl"
-
-// Per block, how many of its elements were stored; zero before the first launch and after each.
-layout(set = 0, binding = STORED_BINDING, std430) coherent buffer Stored { uint stored[]; };
 
 const uint PER_SCALE = OUT_WIRE == WIRE_Q8 ? Q8_UNITS : BLOCK / 8u;  // units that share a scale
 shared uint largest_in[BLOCK / 8u / PER_SCALE];
-shared bool is_last;
 
-#ifdef DIRECT
-// Words travel as they are: each group sends its own.
-void send_stored(uint first, uint number) {
-    uint i = gl_LocalInvocationID.x;
-    barrier();
-    if (i < number && first + i < push.count) {
-        uint bits = canonical(uvec4(source_word[push.source_at + first + i])).x;
-        slot_word[4u * push.out_slot + first + i] = bits;
-        target_word[push.target_at + first + i] = bits;
-    }
-}
-#else
 void send_block(uint block) {
     uint lane = gl_LocalInvocationID.x, unit = block * LANES + lane;
     bool inside = lane < LANES;
@@ -57,7 +46,7 @@ void send_block(uint block) {
 
 // To be called by all invocations of a group that has stored elements first to first + number, of all of push.count.
 void send_stored(uint first, uint number) {
-    uint at = first, end = min(first + number, push.count);
+    uint at = first, end = min(first + number, push.count), blocks = (push.count + BLOCK - 1u) / BLOCK;
     memoryBarrierBuffer();
     barrier();
     while (at < end) {
@@ -71,11 +60,11 @@ void send_stored(uint first, uint number) {
         if (is_last) {
             memoryBarrierBuffer();
             send_block(block);
+            if (push.sends != 0u && comes_last(blocks, blocks)) raise(push.sends);
         }
         barrier();
         at = next;
     }
 }
-#endif
 
 #endif

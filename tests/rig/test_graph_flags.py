@@ -5,7 +5,6 @@ What NVIDIA cards do is in test_peer_cards.py.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,20 +13,18 @@ import numpy as np
 import pytest
 from conftest import FULL, Rigs
 from helpers.comm.carrying import carried
+from helpers.graph.flagging import ABORTED, ARRIVED, AWAITED, Memory, check_sent, gather_from
 from helpers.graph.fusing import Arrays, Sum, bits, force_gpu
 from helpers.ops.reducing import own_devices
 
 import vkpar
 from vkpar.comm.record.carried import word
-from vkpar.comm.rig.carriers import FARTHER
 from vkpar.graph import fusion, record
-from vkpar.graph.protocol import Flags, Step
+from vkpar.graph.protocol import Flags
 from vkpar.vulkan.pipelines import shader
 
 pytestmark = [pytest.mark.rig, pytest.mark.sampled(6)]
 
-# Words of a card's memory, as shaders/common/flags.glsl has them.
-APART, RAISED, ARRIVED, AWAITED, ABORTED = 16, 0, 256, 512, 768
 OP_LOOP_MERGE, OP_MEMORY_BARRIER = 246, 225
 Counts = Mapping[tuple[int, int], int]
 
@@ -86,7 +83,7 @@ def test_norms_wait_for_what_they_sum(peers: list[vkpar.Device], told: list[tupl
         told.clear()
         with vkpar.capture(peers, comm=comm) as graph:
             made = work()
-        assert not any(waits for _, waits in told)
+        assert not told
         case.reset()
         wanted = bits(work())
         for launch in [graph.launch() for _ in range(4)]:
@@ -108,30 +105,6 @@ def test_more_than_a_kernel_is_told_of_is_waited_for_before_it(
     assert any(waits for _, waits in told)
 
 
-class Memory:
-    """What stands in for a card's memory, on each of some devices: no transfer comes, so the test says what came."""
-
-    def __init__(self, nelements: int) -> None:
-        self.nelements = FARTHER // 4 + nelements
-        self.of: dict[vkpar.Device, vkpar.Array] = {}
-
-    def on(self, device: vkpar.Device) -> vkpar.Array:
-        return self.of.setdefault(device, device.zeros(self.nelements, "uint32"))
-
-    def words(self, device: vkpar.Device, kind: int) -> dict[int, tuple[int, ...]]:
-        """Return by lane the three words of a kind, those that are not zero."""
-        words = self.on(device).numpy()[kind : kind + 16 * APART].reshape(16, APART)[:, :3]
-        return {lane: tuple(map(int, each)) for lane, each in enumerate(words) if each.any()}
-
-
-def lanes_of(values: Mapping[int, int]) -> list[int]:
-    """Return words of a kind, given by lane."""
-    words = [0] * (16 * APART)
-    for lane, value in values.items():
-        words[lane * APART] = value
-    return words
-
-
 # Transfers that are waited for, those that came before, and all that have come; by lane. Words wrap around.
 WAITS = {0: (1, 0, 1), 3: (3, 7, 11), 9: (2, (1 << 32) - 1, 1), 15: (1, (1 << 32) - 1, 0)}
 
@@ -143,58 +116,39 @@ def test_the_kernel_that_gathers_counts_what_came(
     rigs: Rigs, monkeypatch: pytest.MonkeyPatch, letters: str, m: int, n: int, groups: int, aborted: bool
 ) -> None:
     """Once, whatever its work-groups are, and where the host ends the wait."""
-    memory, normed = Memory(m * n), fusion._normed
-    awaits = {divmod(lane, 2): number for lane, (number, _, _) in WAITS.items()}
-
-    def made(step: Step, content: object, device: vkpar.Device) -> fusion.Fused | None:
-        assert step.kernels is not None
-        slots, noted = memory.on(device).window()[0], step.kernels
-        stored = noted.what
-        launches = [
-            (part, words._replace(slots=(FARTHER // 16,) * 16), *rest) for part, words, *rest in stored.launches
-        ]
-        noted = noted._replace(
-            what=stored._replace(launches=launches),
-            places=(*noted.places[:-1], (slots.buffer, slots.offset, slots.nbytes)),
-        )
-        found = normed(step._replace(kernels=noted, flags=Flags(awaits, {}, never, word)), content, device)
-        assert found is not None
-        assert found.flags == Flags({}, {}, never, word)
-        assert math.prod(tuple(found.operations[0].arguments[0].groups)) == groups
-        return found
-
-    monkeypatch.setattr(fusion, "_normed", made)
+    memory = Memory(m * n)
+    made = gather_from(monkeypatch, memory, {lane: number for lane, (number, _, _) in WAITS.items()})
     with own_devices(rigs, letters) as devices, vkpar.Communicator(devices, algorithm="direct", wire="f32") as comm:
         case = Sum(comm, m, n)
         with vkpar.capture(devices, comm=comm) as graph:
             comm.all_reduce(case.products())
             pairs = [vkpar.rms_norm(y, residual=r) for y, r in zip(case.y, case.r, strict=True)]
+        assert made == [groups] * 2
         for _ in range(3):
             case.reset()
             for device in devices:
-                words = memory.on(device)
-                words[AWAITED : AWAITED + 16 * APART].write(
-                    lanes_of({lane: was for lane, (_, was, _) in WAITS.items()})
-                )
-                came = {lane: 0 if aborted else came for lane, (_, _, came) in WAITS.items()}
-                words[ARRIVED : ARRIVED + 16 * APART].write(lanes_of(came))
-                words[ABORTED : ABORTED + 1].write([int(aborted)])
+                memory.put(device, AWAITED, {lane: was for lane, (_, was, _) in WAITS.items()})
+                memory.put(device, ARRIVED, {} if aborted else {lane: came for lane, (_, _, came) in WAITS.items()})
+                memory.put(device, ABORTED, {0: int(aborted)})
             graph.launch().wait()
             for device, (y, h), own, r in zip(devices, pairs, case.products(), case.r, strict=True):
                 totals = own.numpy() + r.numpy()  # of a slot of zeros
                 np.testing.assert_array_equal(h.numpy(), totals)
                 roots = np.sqrt((totals.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-5)
                 np.testing.assert_allclose(y.numpy(), totals / roots, rtol=1e-5)
-                counted = memory.words(device, AWAITED)
-                for lane, (number, was, _) in WAITS.items():
-                    assert counted.pop(lane, (0, 0, 0))[::2] == ((was + number) % (1 << 32), 0)
-                assert not counted
+                counted = {lane: (was + number) % (1 << 32) for lane, (number, was, _) in WAITS.items()}
+                assert memory.seen(device, AWAITED) == {lane: count for lane, count in counted.items() if count}
+                assert not memory.seen(device, AWAITED, 2)
         graph.close()
 
 
-def never(*_arguments: Any) -> None:
-    """Stand for a kernel of flags that is not recorded."""
-    raise AssertionError("operations raise flags and wait for them")
+@pytest.mark.parametrize("letters", ["LL", "SS"])
+def test_products_raise_flags_once_all_was_sent(rigs: Rigs, monkeypatch: pytest.MonkeyPatch, letters: str) -> None:
+    with own_devices(rigs, letters) as devices, vkpar.Communicator(devices, algorithm="direct") as comm:
+        few = [(True, 1, 5), (True, 3, 257)]  # SwiftShader compiles the others' kernels for minutes
+        more = [(False, 1, 256), (False, 3, 257), (True, 1, 4096)] if letters == "LL" else []
+        for transposed, m, n in few + more:
+            check_sent(monkeypatch, comm, Sum(comm, m, n, transposed=transposed).products)
 
 
 @pytest.mark.parametrize("form", ["scaled", "bhalf", "word", "q8"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from conftest import FULL, Rigs
+from helpers.graph.flagging import check_sent
 from helpers.graph.fusing import WIRES, bits, force_gpu
 from helpers.ops.quantizing import NAMES, blocks_of
 from helpers.ops.reducing import fresh_devices
@@ -60,11 +61,15 @@ class Products:
             self.y.append(device.empty((m, n)))
             self.bias.append(device.array(chance.standard_normal(n).astype(np.float32)) if biased else None)
 
-    def work(self) -> list[vkpar.Array]:
-        """Multiply and add up."""
+    def products(self) -> list[vkpar.Array]:
+        """Multiply."""
         for x, q, y, bias in zip(self.x, self.q, self.y, self.bias, strict=True):
             vkpar.matmul(x, q, transpose_b=True, out=y, bias=bias)
-        self.comm.all_reduce(self.y)
+        return list(self.y)
+
+    def work(self) -> list[vkpar.Array]:
+        """Multiply and add up."""
+        self.comm.all_reduce(self.products())
         return list(self.y)
 
     def check(self, fused: int) -> None:
@@ -91,6 +96,14 @@ def test_products_fill_slots(own: Devices, letters: str, wire: str, kind: str) -
         for n in (5, 257, 1000):
             Products(comm, kind, 1, n).check(comm.nranks)
         Products(comm, kind, 1, 300, biased=True).check(comm.nranks)
+
+
+@pytest.mark.sampled(65)
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("letters", ["LL", "SS"])
+def test_products_raise_flags(own: Devices, monkeypatch: pytest.MonkeyPatch, letters: str, kind: str) -> None:
+    with vkpar.Communicator(own(letters), algorithm="direct") as comm:
+        check_sent(monkeypatch, comm, Products(comm, kind, 1, 600).products)
 
 
 def test_several_rows_are_sent_by_the_step(own: Devices) -> None:

@@ -76,13 +76,14 @@ class Norm(NamedTuple):
 
 
 class Send(NamedTuple):
-    """A product that fills a staging slot."""
+    """A product that fills a staging slot, and tells lanes of transfers."""
 
     source_at: int
     target_at: int
     tail: int
     out_slot: int
     count_: int
+    sends: int
 
 
 class Small(NamedTuple):

@@ -103,8 +103,8 @@ class _Counters:
         self.arrays: list[Array] = []
 
     def take(self, device: Device, nelements: int) -> Array:
-        """Return a word for each block of so many elements."""
-        self.arrays.append(device.zeros(-(-nelements // _BLOCK), "uint32"))
+        """Return a word for each block of so many elements, and one for the blocks."""
+        self.arrays.append(device.zeros(1 + -(-nelements // _BLOCK), "uint32"))
         return self.arrays[-1]
 
 
@@ -177,13 +177,15 @@ def _sent(content: object, step: Step, device: Device, counters: _Counters) -> F
         ((address(sent.slots.buffer), sent.slots.offset), sent.slots.nbytes),
         ((stored.storage.number, stored.storage.base), stored.nbytes),
     ]
-    push = call.push + pack(matmul.Send(words.o_first, target_at, sent.tail, sent.out_slot, sent.nelements))
+    flags = step.flags
+    sends = flags.word(flags.raises) if flags is not None else 0
+    push = call.push + pack(matmul.Send(words.o_first, target_at, sent.tail, sent.out_slot, sent.nelements, sends))
     name = f"{_SENDING[call.kernel.name]}_{sent.wire}"
     pins = (*_pins(content), stored)
     made = _operation(
         "product, sent", device, name, call.kernel.constants, bindings, push, tuple(call.plan.groups), pins
     )
-    return Fused((made,), step, step.flags)
+    return Fused((made,), step, flags._replace(raises={}) if flags is not None and sends else flags)
 
 
 def _added(step: Step, content: object, device: Device) -> Fused | None:
