@@ -51,6 +51,8 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^sort_", "ITEMS", (4, 16, 16)),
     ("^sort_", "WARP", (32, 32, 32)),
     ("^topk$", "THREADS", (32, 256, 64)),
+    ("^topk$", "WORDS", (1, 1, 2)),
+    ("^topk$", "EACH", (1, 8, 8)),
     # reductions and rows: invocations of a work-group, and fours that each keeps
     ("^reduce_units", "OP", (0, 1, 2)),
     ("^reduce_units", "BITS", (8, 16, 16)),
