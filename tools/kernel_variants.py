@@ -147,6 +147,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^expert_groups", "TILE", (4, 32, 32)),
     # copies of regions; what collectives sum, and how
     ("^region_", "AXES", (1, 3, 6)),
+    ("^region_", "EACH", (1, 1, 16)),
     ("^(wire|norm_gather)_", "SOURCES", (1, 3, 15)),
     ("^(wire|norm_gather)_", "OWN_AT", (0, 1, 7)),
     ("^wire_", "OP", (0, 1, 2)),

@@ -136,7 +136,7 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"attention_combine$": (6, _combine),
     **{rf"{name}\w+_long$": (sum(counts), _rows) for name, counts in ROWS.items()},
     r"take_u[124]$": (1, _LEFT),
-    r"region_(un)?pack_": (2, loop(4, loop(5))),
+    r"region_(un)?pack_": (2, loop(5) + loop(16, loop(4, loop(5)))),
     r"random_normal": (3, loop(10) + 2 * loop(3)),
     r"random_": (1, loop(10)),
     r"quantized_pack_mixed": (8, loop(2, loop(8, loop(4)) + loop(4))),

@@ -297,7 +297,7 @@ def move(operation: Operation, kind: KernelTypes, source: Array, target: Array, 
         _in_words(a) if long else Array(a.storage, a.byte_offset, a.shape, words, a.steps) for a in (source, target)
     )
     made = Dispatch.of(operation, Meaning(kind, (words.name,), (words.name,)), [seen], [put], 0, long=long)
-    if made is None or made.aside(0, put) is not None:
+    if made is None or made.aside(0, put) is not None or made.goes_by_region():
         return False
     if call is None:
         made.run(key, [seen])

@@ -25,7 +25,7 @@ from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.expressions import INTEGERS, LONG
 from vkpar.ops.elementwise.generate import may_take_two
 from vkpar.ops.elementwise.geometry import Geometry, arrange
-from vkpar.ops.elementwise.kinds import CODES, FLAT, INDEX, ROW, SCALAR, SECOND, TILE, WORDS, KernelTypes
+from vkpar.ops.elementwise.kinds import ANY, CODES, FLAT, INDEX, ROW, SCALAR, SECOND, TILE, WORDS, KernelTypes
 from vkpar.text import shown
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import round_up
@@ -207,6 +207,11 @@ class Dispatch:
     def picks_long(self) -> bool:
         """Say whether a kernel copies every second element of 64 bits; words that lie otherwise it has not."""
         return self._eights is not None and self._eights.mode(0) == SECOND
+
+    def goes_by_region(self) -> bool:
+        """Say whether the kernel that packs regions is faster: for single elements that no kernel of few tests takes."""
+        out, single = self._outs[0], self._geometry.tile and self._geometry.modes[0] == ANY
+        return single and out.is_contiguous and self._eights is None and cpu.packs_singles(out.device)
 
     @property
     def _is_large(self) -> bool:
