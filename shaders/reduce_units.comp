@@ -13,13 +13,17 @@
 #endif
 #include "common/grid.glsl"
 
-// 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all; 5: product, of W64; 6: how many are not 0, 7: of floats
+// 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all; 5: product, of W64; 6: how many are not 0, 7: of floats;
+// of W64 and whole rows the places of the 8: largest, 9: least, 10, 11: of float64 as whole numbers
 layout(constant_id = 0) const uint OP = 0u;
 layout(constant_id = 1) const uint BITS = 8u;
 layout(constant_id = 2) const bool IS_SIGNED = false;
 layout(constant_id = 3) const bool WIDE = false;
 layout(constant_id = 4) const bool DOWN = false;  // columns
-const bool ADDS = OP == 0u || OP > 5u;
+const bool PLACES = OP > 7u;
+const bool ADDS = OP == 0u || OP == 6u || OP == 7u;
+const bool LARGEST = OP == 1u || OP == 8u || OP == 10u;
+const bool LEAST = OP == 2u || OP == 9u || OP == 11u;
 const bool TRUTHS = OP == 3u || OP == 4u;
 
 #ifdef W64
@@ -33,6 +37,9 @@ layout(set = 0, binding = 0, std430) readonly buffer Words { uint a_word[]; };
 layout(set = 0, binding = 0, std430) readonly buffer Words4 { uvec4 a_word4[]; };
 #endif
 layout(set = 0, binding = 1, std430) writeonly buffer Results { VALUE o[]; };
+#ifdef W64
+layout(set = 0, binding = 1, std430) writeonly buffer Numbers { uint o_word[]; };
+#endif
 
 layout(push_constant) uniform Push {
     uint blocks;
@@ -68,8 +75,15 @@ bool is_nan(double x) {
 }
 #elif defined(INT64) && defined(W64)
 // Of one element, or of two of 32 bits. Of OP 3 all bits are found; of OP 4 the least of what is below the signs of
-// floats; of OP 5 products, of 32 bits those of floats; of OP 6 how many are not 0.
+// floats; of OP 5 products, of 32 bits those of floats; of OP 6 how many are not 0. Of
+// OP 10 and 11 signed numbers that order as floats do: zeros alike, NaN before all that is.
 VALUE value_of(uvec2 words) {
+    if (OP > 9u) {
+        VALUE size = VALUE(packUint2x32(uvec2(words.x, words.y & 0x7FFFFFFFu)));
+        bool none = size > VALUE(packUint2x32(uvec2(0u, 0x7FF00000u)));
+        VALUE number = (words.y >> 31) != 0u ? VALUE(0) - size : size;
+        return none ? VALUE(packUint2x32(uvec2(0u, LARGEST ? 0x7FFFFFFFu : 0x80000000u))) : number;
+    }
     if (OP == 4u) words = uvec2(words.x << 1, (words.y << 1) | (BITS == 64u ? words.x >> 31 : 0u));
     if (OP == 6u && BITS == 64u) words = uvec2((words.x | words.y) != 0u ? 1u : 0u, 0u);
     if (OP == 6u && BITS == 32u) words = uvec2((words.x != 0u ? 1u : 0u) + (words.y != 0u ? 1u : 0u), 0u);
@@ -99,8 +113,8 @@ VALUE nothing() {
     if (OP == 1u) words.y = 0xFFF00000u;
     if (OP == 2u) words.y = 0x7FF00000u;
 #else
-    if (OP == 1u) words = uvec2(0u, IS_SIGNED ? 0x80000000u : 0u);
-    if (OP == 2u) words = uvec2(0xFFFFFFFFu, IS_SIGNED ? 0x7FFFFFFFu : 0xFFFFFFFFu);
+    if (LARGEST) words = uvec2(0u, IS_SIGNED ? 0x80000000u : 0u);
+    if (LEAST) words = uvec2(0xFFFFFFFFu, IS_SIGNED ? 0x7FFFFFFFu : 0xFFFFFFFFu);
 #ifdef W64
     if (OP == 4u) words = uvec2(0xFFFFFFFFu);
     if (OP == 5u) words = BITS == 32u ? floatBitsToUint(vec2(1.0)) : uvec2(1u, 0u);
@@ -121,13 +135,13 @@ VALUE both(VALUE x, VALUE y) {
     VALUE made;
     if (ADDS) made = x + y;
 #if defined(W64) && defined(INT64)
-    else if (OP > 2u) made = of_both(x, y);
+    else if (OP > 2u && !PLACES) made = of_both(x, y);
 #elif defined(W64)
     else if (OP == 5u) made = x * y;
 #endif
     else if (is_nan(x)) made = x;
     else if (is_nan(y)) made = y;
-    else made = (OP == 1u) == above(x, y) ? x : y;
+    else made = LARGEST == above(x, y) ? x : y;
     return made;
 }
 // What an element of two words counts as.
@@ -146,12 +160,12 @@ VALUE all_four(uvec4 words[4], uint number) {
 VALUE ended(VALUE kept) { return kept; }
 VALUE field(VALUE kept, uint number) { return kept; }
 #else
-ivec4 nothing() { return ivec4(OP == 1u ? int(0x80000000u) : OP == 2u ? 0x7FFFFFFF : OP == 4u ? 0x01010101 : 0); }
+ivec4 nothing() { return ivec4(LARGEST ? int(0x80000000u) : LEAST ? 0x7FFFFFFF : OP == 4u ? 0x01010101 : 0); }
 ivec4 both(ivec4 x, ivec4 y) {
     ivec4 made;
     if (ADDS) made = x + y;
-    else if (OP == 1u) made = max(x, y);
-    else if (OP == 2u) made = min(x, y);
+    else if (LARGEST) made = max(x, y);
+    else if (LEAST) made = min(x, y);
     else if (OP == 3u) made = x | y;
     else made = x & y;
     return made;

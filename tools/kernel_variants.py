@@ -55,6 +55,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^topk$", "EACH", (1, 8, 8)),
     # reductions and rows: invocations of a work-group, and fours that each keeps
     ("^reduce_units", "OP", (0, 1, 2)),
+    ("^reduce_units_w64", "OP", (0, 1, 8)),
     ("^reduce_units", "BITS", (8, 16, 16)),
     ("^reduce_", "GROUP", (256, 256, 256)),
     ("^reduce_rows", "TURNS", (0, 16, 0)),  # 16 where a row is one invocation's, on CPU drivers

@@ -209,7 +209,7 @@ class Dispatch:
         return self._eights is not None and self._eights.mode(0) == SECOND
 
     def goes_by_region(self) -> bool:
-        """Say whether the kernel that packs regions is faster: for single elements that no kernel of few tests takes."""
+        """Say whether the kernel that packs regions is faster: of single elements that no kernel of few tests takes."""
         out, single = self._outs[0], self._geometry.tile and self._geometry.modes[0] == ANY
         return single and out.is_contiguous and self._eights is None and cpu.packs_singles(out.device)
 

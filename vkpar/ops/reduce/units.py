@@ -29,6 +29,7 @@ _WANTED: Final = 1 << 17  # invocations of a launch, as far as each has four uni
 _MOST_COUNTERS: Final = 1 << 20
 _TURNS: Final = (4, 32)  # units of an invocation: at least and at most
 _OPS: Final = {"sum": 0, "max": 1, "min": 2, "count": 6, "count of floats": 7}
+_PLACES: Final = {"argmax": 8, "argmin": 9, "argmax of floats": 10, "argmin of floats": 11}
 _COUNTS: Final = ("count", "count of floats")  # of those that are not 0
 _EXTREMES: Final = ("max", "min")
 _PARTS: Final = {"any": 3, "all": 4, "prod": 5, "count_nonzero": 6}
@@ -163,6 +164,30 @@ def _parts_of(name: str, a: Array, words: Array, shape: _Shape, parts: int) -> A
     return made
 
 
+def places(name: str, rows: Array) -> Array | None:
+    """Return where ``argmax`` or ``argmin`` of rows lies, as uint32, in one pass; None where no kernel can see them.
+
+    Args:
+        name: which.
+        rows: of 8, 16 or 64 bits, of two dimensions, side by side; a whole number of units each, 64 KiB at most.
+    """
+    size, kind = rows.dtype.itemsize, rows.dtype.numpy.kind
+    words = resolve("int64" if kind == "f" else "uint8" if kind == "b" else rows.dtype)
+    name = f"{name} of floats" if kind == "f" else name
+    a = Array(rows.storage, rows.byte_offset, rows.shape, words)
+    done = repeat("places", (a,), (None,), name)
+    if done is not None:
+        return done[0]
+    made = a.device.empty(a.shape[:1], "uint32")
+    call = Call(name, key_of("places", (a,), (None,), name), (a,), (made,))
+    length = a.shape[1] * size // _WIDEST
+    shape = _Shape(a.shape[0], a.shape[1], 1, _WIDEST, max(_W64_UNITS // length, 1), length)
+    if not _send(call, name, call.operands[0], call.results[0], shape, 1, once=False):
+        return None
+    call.keep()
+    return made
+
+
 def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Array) -> tuple[Array, int] | None:
     shape = (_w64_shape if w64(a.device) else _shape_of)(a, groups, at)
     if shape is None:
@@ -205,7 +230,7 @@ def _send(
     to = put[1] * made.dtype.itemsize // max(made.dtype.itemsize, WORD)
     push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, first, to)
     packed = made.dtype == a.dtype and size < WORD
-    constants = abi.UnitsConstants(ops[name], bits or 8 * size, signed, shape.unit > 8, not rows, packed)
+    constants = abi.UnitsConstants((_PLACES | ops)[name], bits or 8 * size, signed, shape.unit > 8, not rows, packed)
     work = shape.blocks * parts
     beside = _GROUP // shape.lanes
     if form:
