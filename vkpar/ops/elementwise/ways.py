@@ -126,17 +126,16 @@ class Dispatch:
         outs: Sequence[Array],
         base: int,
         *,
-        long: bool = False,
+        longs: Sequence[Array] = (),
     ) -> Dispatch | None:
         """Return it; None where one dispatch cannot do it.
 
-        With ``long``, words are copied two by two, of elements of 64 bits, every second one of rows.
+        With ``longs``, words are copied two by two, of these arrays' elements of 64 bits, every second one of rows.
         """
         bound = [views[number] for number in meaning.kind.bound]
         arrays = [*(view for view in bound if isinstance(view, Array)), *outs]
-        places = [binding(array) for array in arrays]
-        found = [place for place in places if place is not None]
-        if len(found) < len(places):
+        found = [(place[0], place[1] << bool(longs)) for place in map(binding, longs or arrays) if place is not None]
+        if len(found) < len(arrays):
             return None
         geometry = arrange(outs[0].shape, [array.strides for array in arrays], len(outs))
         if geometry is None or (geometry.tile and INDEX in meaning.kind.inputs):
@@ -152,8 +151,8 @@ class Dispatch:
         used = len(geometry.counts) * (1 + len(modes)) + len(modes) if geometry.tile else 2 + len(modes)
         if used + len(meaning.kind.numbers) > WORDS or len(modes) > outs[0].device.limits.max_storage_buffers:
             return None
-        made = cls(operation, meaning, views, outs, geometry, found, base, long=long)
-        return None if long and not made.picks_long() else made
+        made = cls(operation, meaning, views, outs, geometry, found, base, long=bool(longs))
+        return None if longs and not made.picks_long() else made
 
     def aside(self, place: int, out: Array) -> Array | None:
         """Return where a result has to go first, since kernels write words; None for where it is."""
