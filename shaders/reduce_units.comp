@@ -27,7 +27,7 @@ const bool LEAST = OP == 2u || OP == 9u || OP == 11u;
 const bool TRUTHS = OP == 3u || OP == 4u;
 
 #ifdef W64
-layout(constant_id = 5) const bool PACKED = false;  // extremes of columns are stored as elements of BITS, not as words
+layout(constant_id = 5) const bool PACKED = false;  // extremes of columns are stored as elements of BITS, not as words; places count all rows
 layout(local_size_x = 64) in;
 layout(set = 0, binding = 0, std430) readonly buffer Longs { uint64_t a_long[]; };
 layout(set = 0, binding = 0, std430) readonly buffer Longs4 { u64vec4 a_long4[]; };

@@ -130,7 +130,7 @@ void main() {
         uint from = push.a_first + (block * length + begin) * push.columns + column;
 #ifndef FLOAT64
         if (PLACES) {
-            o_word[push.o_first + unit] = place_in(from, length);
+            o_word[push.o_first + unit] = place_in(from, length) + (PACKED ? unit * push.extent : 0u);
             continue;
         }
 #endif

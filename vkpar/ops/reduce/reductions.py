@@ -259,10 +259,9 @@ def _by_parts(name: str, a: Array, axes: frozenset[int]) -> Array | None:
         part = extent
     if not part or a.byte_offset % 32 or a.size >> 32:
         return None
-    inside = units.places(name, a.reshape(-1, part))
-    if inside is None or part == extent:
-        return inside
-    every = add(inside, arange(a.device, 0, a.size, part, dtype="uint32"))
+    every = units.places(name, a.reshape(-1, part), flat=part < extent)
+    if every is None or part == extent:
+        return every
     at = _reduced(name, take(a.reshape(-1), every).reshape(rows, extent // part), 1, False, None)
     if rows == 1:
         return take(every, at)
