@@ -14,7 +14,7 @@
 #include "common/grid.glsl"
 
 // 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all; 5: product, of W64; 6: how many are not 0, 7: of floats;
-// of W64 and whole rows the places of the 8: largest, 9: least, 10, 11: of float64 as whole numbers
+// of W64 and rows the places of the 8: largest, 9: least, 10, 11: of float64 as whole numbers
 layout(constant_id = 0) const uint OP = 0u;
 layout(constant_id = 1) const uint BITS = 8u;
 layout(constant_id = 2) const bool IS_SIGNED = false;
@@ -27,7 +27,7 @@ const bool LEAST = OP == 2u || OP == 9u || OP == 11u;
 const bool TRUTHS = OP == 3u || OP == 4u;
 
 #ifdef W64
-layout(constant_id = 5) const bool PACKED = false;  // extremes of columns are stored as elements of BITS, not as words; places count all rows
+layout(constant_id = 5) const bool PACKED = false;  // extremes of columns are stored as elements of BITS, not as words
 layout(local_size_x = 64) in;
 layout(set = 0, binding = 0, std430) readonly buffer Longs { uint64_t a_long[]; };
 layout(set = 0, binding = 0, std430) readonly buffer Longs4 { u64vec4 a_long4[]; };

@@ -58,7 +58,7 @@ KEPT[8] all_units(uint from, uint step, uint end) {
 #if !defined(LONG)
 const uint TOP = BITS == 8u ? 0xFF000000u : 0xFFFF0000u;
 
-// The elements of a word, of which the first one is number `first` of the row, each above what orders places.
+// The elements of a word, of which the first one is number `first` of the part, each above what orders places.
 ivec4 placed(uint word, uint first) {
     uvec4 numbers = first + uvec4(0u, 1u, 2u, 3u);
     return ivec4((uvec4(fields(word)) & TOP) | ((LARGEST ? ~numbers : numbers) & ~TOP));
@@ -76,7 +76,7 @@ ivec4 placed_of(uint from, uint k) {
     return kept;
 }
 
-// Where the extreme of a row lies that begins at unit `from`.
+// Where the extreme of a part of a row lies that begins at unit `from`.
 uint place_in(uint from, uint end) {
     ivec4 kept = nothing();
     for (uint k = 0u; k < end; k++) kept = both(kept, placed_of(from, k));
@@ -92,7 +92,7 @@ VALUE unit_value(uint at, uint number) {
     return piece(number < HALF ? low : high, number % HALF, 16u);
 }
 
-// Where the extreme of a row lies that begins at unit `from`: in which four units, and then where in these.
+// Where the extreme of a part of a row lies that begins at unit `from`: in which four units, and then where in these.
 uint place_in(uint from, uint end) {
     VALUE best = nothing();
     uint there = 0u;
@@ -130,7 +130,7 @@ void main() {
         uint from = push.a_first + (block * length + begin) * push.columns + column;
 #ifndef FLOAT64
         if (PLACES) {
-            o_word[push.o_first + unit] = place_in(from, length) + (PACKED ? unit * push.extent : 0u);
+            o_word[push.o_first + unit] = begin * UNIT_FIELDS + place_in(from, min(push.part, length - begin));
             continue;
         }
 #endif

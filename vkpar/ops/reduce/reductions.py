@@ -34,7 +34,7 @@ from vkpar.ops.call.work import floor_power
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast, convert_in
 from vkpar.ops.elementwise.expressions import LONG
-from vkpar.ops.elementwise.functions import divide, equal, logical_or, not_equal, subtract
+from vkpar.ops.elementwise.functions import divide, equal, logical_or, not_equal
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import long, once, passes, units
 from vkpar.ops.reduce.axes import Axis, axes_of, whole
@@ -253,20 +253,21 @@ def _by_parts(name: str, a: Array, axes: frozenset[int]) -> Array | None:
         return None
     extent, size = groups[-1][0], a.dtype.itemsize
     rows = a.size // extent
+    most = _LONGEST // size
     least = builtins.max(_LEAST_PART // (1 + (a.dtype.name in LONG)), floor_power(math.isqrt(extent)))
-    part = next((n for n in range(least, builtins.min(32 * least, extent // 8) + 1, 32) if extent % n == 0), 0)
-    if rows >= _MANY_ROWS and extent * size <= _LONGEST and extent * size % 32 == 0:
+    lengths = range(builtins.min(least, most), builtins.min(32 * least, extent // 8, most) + 1, 32)
+    part = next((n for n in lengths if extent % n == 0), 0)
+    if rows >= _MANY_ROWS and extent <= most and extent * size % 32 == 0:
         part = extent
     if not part or a.byte_offset % 32 or a.size >> 32:
         return None
-    every = units.places(name, a.reshape(-1, part), flat=part < extent)
-    if every is None or part == extent:
-        return every
-    at = _reduced(name, take(a.reshape(-1), every).reshape(rows, extent // part), 1, False, None)
-    if rows == 1:
-        return take(every, at)
-    best = take(every, add(at, arange(a.device, 0, a.size // part, extent // part, dtype="uint32")))
-    return subtract(best, arange(a.device, 0, a.size, extent, dtype="uint32"))
+    inside, parts = units.places(name, a.reshape(rows, extent), part), extent // part
+    if inside is None or parts == 1:
+        return inside
+    every = add(inside, arange(a.device, 0, a.size, extent, dtype="uint32")[:, None]) if rows > 1 else inside
+    at = _reduced(name, take(a.reshape(-1), every), 1, False, None)
+    at = add(at, arange(a.device, 0, rows * parts, parts, dtype="uint32")) if rows > 1 else at
+    return take(inside.reshape(-1), at)
 
 
 def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: bool) -> Array | None:

@@ -164,26 +164,27 @@ def _parts_of(name: str, a: Array, words: Array, shape: _Shape, parts: int) -> A
     return made
 
 
-def places(name: str, rows: Array, *, flat: bool) -> Array | None:
-    """Return where ``argmax`` or ``argmin`` of rows lies, as uint32, in one pass; None where no kernel can see them.
+def places(name: str, rows: Array, part: int) -> Array | None:
+    """Return where in rows ``argmax`` or ``argmin`` of each part lies, as uint32; None where no kernel can see them.
 
     Args:
         name: which.
-        flat: among all rows.
-        rows: of 8, 16 or 64 bits, of two dimensions, side by side; a whole number of units each, 64 KiB at most.
+        rows: of 8, 16 or 64 bits, of two dimensions, side by side.
+        part: elements of one, of which rows have whole ones; a whole number of units, 64 KiB at most.
     """
     size, kind = rows.dtype.itemsize, rows.dtype.numpy.kind
     words = resolve("int64" if kind == "f" else "uint8" if kind == "b" else rows.dtype)
     name = f"{name} of floats" if kind == "f" else name
     a = Array(rows.storage, rows.byte_offset, rows.shape, words)
-    done = repeat("places", (a,), (None,), name, flat)
+    done = repeat("places", (a,), (None,), name, part)
     if done is not None:
         return done[0]
-    made = a.device.empty(a.shape[:1], "uint32")
-    call = Call(name, key_of("places", (a,), (None,), name, flat), (a,), (made,))
-    length = a.shape[1] * size // _WIDEST
-    shape = _Shape(a.shape[0], a.shape[1], 1, _WIDEST, max(_W64_UNITS // length, 1), length)
-    if not _send(call, name, call.operands[0], call.results[0], shape, 1, once=False, flat=flat):
+    count, extent = a.shape
+    made = a.device.empty((count, extent // part), "uint32")
+    call = Call(name, key_of("places", (a,), (None,), name, part), (a,), (made,))
+    length = part * size // _WIDEST
+    shape = _Shape(count, extent, 1, _WIDEST, max(_W64_UNITS // length, 1), length)
+    if not _send(call, name, call.operands[0], call.results[0], shape, extent // part, once=False):
         return None
     call.keep()
     return made
@@ -216,16 +217,7 @@ def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Arra
 
 
 def _send(
-    call: Call,
-    name: str,
-    a: Array,
-    made: Array,
-    shape: _Shape,
-    parts: int,
-    *,
-    once: bool,
-    bits: int = 0,
-    flat: bool = False,
+    call: Call, name: str, a: Array, made: Array, shape: _Shape, parts: int, *, once: bool, bits: int = 0
 ) -> bool:
     """Reduce an axis in parts, or all of it ``once``; False, and nothing done, where a kernel cannot see it."""
     form, rows = "w64_" if w64(a.device) else "", shape.columns == 1
@@ -239,7 +231,7 @@ def _send(
     first = seen[1] * size // (shape.unit if form else 4)
     to = put[1] * made.dtype.itemsize // max(made.dtype.itemsize, WORD)
     push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, first, to)
-    packed = flat or (made.dtype == a.dtype and size < WORD)
+    packed = made.dtype == a.dtype and size < WORD
     constants = abi.UnitsConstants((_PLACES | ops)[name], bits or 8 * size, signed, shape.unit > 8, not rows, packed)
     work = shape.blocks * parts
     beside = _GROUP // shape.lanes
