@@ -14,13 +14,17 @@
 #include "common/grid.glsl"
 
 // 0: sum, 1: largest, 2: least; of truth in rows 3: any, 4: all; 5: product, of W64; 6: how many are not 0, 7: of floats;
-// 8 and 9: whether there are any, not of W64
+// 8 and 9: whether there are any, not of W64; of W64 and rows the places of the 10: largest, 11: least, 12, 13: of float64 as
+// whole numbers
 layout(constant_id = 0) const uint OP = 0u;
 layout(constant_id = 1) const uint BITS = 8u;
 layout(constant_id = 2) const bool IS_SIGNED = false;
 layout(constant_id = 3) const bool WIDE = false;
 layout(constant_id = 4) const bool DOWN = false;  // columns
-const bool ADDS = OP == 0u || OP > 5u;
+const bool PLACES = OP > 9u;
+const bool ADDS = OP == 0u || OP == 6u || OP == 7u || OP == 8u || OP == 9u;
+const bool LARGEST = OP == 1u || OP == 10u || OP == 12u;
+const bool LEAST = OP == 2u || OP == 11u || OP == 13u;
 const bool TRUTHS = OP == 3u || OP == 4u;
 
 // Extremes of columns are stored as elements of BITS, not as words; what is counted of elements of 64 bits as words.
@@ -35,6 +39,9 @@ layout(set = 0, binding = 0, std430) readonly buffer Words { uint a_word[]; };
 layout(set = 0, binding = 0, std430) readonly buffer Words4 { uvec4 a_word4[]; };
 #endif
 layout(set = 0, binding = 1, std430) writeonly buffer Results { VALUE o[]; };
+#ifdef W64
+layout(set = 0, binding = 1, std430) writeonly buffer Numbers { uint o_word[]; };
+#endif
 
 #if defined(INT64) && !defined(W64)
 layout(set = 0, binding = 1, std430) writeonly buffer ResultWords { uint o_word[]; };
@@ -74,8 +81,15 @@ bool is_nan(double x) {
 }
 #elif defined(INT64) && defined(W64)
 // Of one element, or of two of 32 bits. Of OP 3 all bits are found; of OP 4 the least of what is below the signs of
-// floats; of OP 5 products, of 32 bits those of floats; of OP 6 how many are not 0.
+// floats; of OP 5 products, of 32 bits those of floats; of OP 6 how many are not 0. Of OP 12 and 13 signed numbers that
+// order as floats do: zeros alike, NaN before all that is.
 VALUE value_of(uvec2 words) {
+    if (OP > 11u) {
+        VALUE size = VALUE(packUint2x32(uvec2(words.x, words.y & 0x7FFFFFFFu)));
+        bool none = size > VALUE(packUint2x32(uvec2(0u, 0x7FF00000u)));
+        VALUE number = (words.y >> 31) != 0u ? VALUE(0) - size : size;
+        return none ? VALUE(packUint2x32(uvec2(0u, LARGEST ? 0x7FFFFFFFu : 0x80000000u))) : number;
+    }
     if (OP == 4u) words = uvec2(words.x << 1, (words.y << 1) | (BITS == 64u ? words.x >> 31 : 0u));
     if (OP == 6u && BITS == 64u) words = uvec2((words.x | words.y) != 0u ? 1u : 0u, 0u);
     if (OP == 6u && BITS == 32u) words = uvec2((words.x != 0u ? 1u : 0u) + (words.y != 0u ? 1u : 0u), 0u);
@@ -105,8 +119,8 @@ VALUE nothing() {
     if (OP == 1u) words.y = 0xFFF00000u;
     if (OP == 2u) words.y = 0x7FF00000u;
 #else
-    if (OP == 1u) words = uvec2(0u, IS_SIGNED ? 0x80000000u : 0u);
-    if (OP == 2u) words = uvec2(0xFFFFFFFFu, IS_SIGNED ? 0x7FFFFFFFu : 0xFFFFFFFFu);
+    if (LARGEST) words = uvec2(0u, IS_SIGNED ? 0x80000000u : 0u);
+    if (LEAST) words = uvec2(0xFFFFFFFFu, IS_SIGNED ? 0x7FFFFFFFu : 0xFFFFFFFFu);
 #ifdef W64
     if (OP == 4u) words = uvec2(0xFFFFFFFFu);
     if (OP == 5u) words = BITS == 32u ? floatBitsToUint(vec2(1.0)) : uvec2(1u, 0u);
@@ -127,13 +141,13 @@ VALUE both(VALUE x, VALUE y) {
     VALUE made;
     if (ADDS) made = x + y;
 #if defined(W64) && defined(INT64)
-    else if (OP > 2u) made = of_both(x, y);
+    else if (OP > 2u && !PLACES) made = of_both(x, y);
 #elif defined(W64)
     else if (OP == 5u) made = x * y;
 #endif
     else if (is_nan(x)) made = x;
     else if (is_nan(y)) made = y;
-    else made = (OP == 1u) == above(x, y) ? x : y;
+    else made = LARGEST == above(x, y) ? x : y;
     return made;
 }
 // What an element of two words counts as.
@@ -154,13 +168,13 @@ VALUE field(VALUE kept, uint number) { return kept; }
 #else
 ivec4 nothing() {
     uint least = IS_SIGNED ? 0x80000000u : 0u;
-    return ivec4(uvec4(OP == 1u ? least : OP == 2u ? ~least : OP == 4u ? 0x01010101u : 0u));
+    return ivec4(uvec4(LARGEST ? least : LEAST ? ~least : OP == 4u ? 0x01010101u : 0u));
 }
 ivec4 both(ivec4 x, ivec4 y) {
     ivec4 made;
     if (ADDS) made = x + y;
-    else if (OP == 1u) made = IS_SIGNED ? max(x, y) : ivec4(max(uvec4(x), uvec4(y)));
-    else if (OP == 2u) made = IS_SIGNED ? min(x, y) : ivec4(min(uvec4(x), uvec4(y)));
+    else if (LARGEST) made = IS_SIGNED ? max(x, y) : ivec4(max(uvec4(x), uvec4(y)));
+    else if (LEAST) made = IS_SIGNED ? min(x, y) : ivec4(min(uvec4(x), uvec4(y)));
     else if (OP == 3u) made = x | y;
     else made = x & y;
     return made;

@@ -27,19 +27,7 @@ uvec2 key_of(uvec2 raw) {
         uint key = ordered(raw.x) ^ push.flip;
         return uvec2(push.bits < 32u ? key & ((1u << push.bits) - 1u) : key, 0u);
     }
-    uint low = raw.x;
-    uint high = raw.y;
-    bool none = false;
-    if (KIND == 1u) high ^= 0x80000000u;
-    if (KIND == 2u) {
-        uint size = high & 0x7FFFFFFFu;
-        none = size > 0x7FF00000u || size == 0x7FF00000u && low != 0u;
-        bool zero = (size | low) == 0u;  // zeros are equal
-        uint turn = !zero && (high >> 31) != 0u ? 0xFFFFFFFFu : 0u;
-        low ^= turn;
-        high = zero ? 0x80000000u : high ^ (turn | 0x80000000u);
-    }
-    return none ? uvec2(LAST) : LARGEST ? ~uvec2(low, high) : uvec2(low, high);
+    return ordered_pair(raw);
 }
 
 uint digit_at(uvec2 raw, uint shift) {

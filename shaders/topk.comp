@@ -1,17 +1,21 @@
 // The K first elements of chunks of rows, by keys and, of equal ones, by places; a work-group does a chunk. Elements
 // are dealt to 1,536 hands, six a lane. The K hands whose best elements come first have all that is wanted, since each
 // other element has K before it; the last of these best elements is found digit by digit, four bits at a time. What
-// those hands have up to it is counted out: as many come before an element as its number is. What atomics give out are
-// sums, and cells whose order decides nothing.
+// those hands have up to it is cut to K in the same way, or, of a whole row, counted out: as many come before an element
+// as its number is. What atomics give out are sums, and cells whose order decides nothing. Elements of 64 bits are two
+// words, the lower one first.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "common/grid.glsl"
 
 layout(constant_id = 0) const uint KIND = 0u;  // of elements: 0 uint, 1 int, 2 float
 layout(constant_id = 1) const bool LARGEST = false;  // the largest come first; NaN is last in any case
 layout(constant_id = 2) const bool BEGINS = true;  // all elements are asked, not those at places that are left of them
-layout(constant_id = 3) const bool ENDS = true;  // stores values, too
+layout(constant_id = 3) const bool ENDS = true;  // all of a row: in order, and with values
 layout(constant_id = 4) const uint THREADS = 256u;
+layout(constant_id = 5) const uint WORDS = 1u;  // of an element
+layout(constant_id = 6) const uint EACH = 1u;   // cells that an invocation puts in order at once
 #include "common/order.glsl"
 
 layout(local_size_x_id = 4) in;
@@ -33,47 +37,170 @@ layout(push_constant) uniform Push {
     uint places_first;
 } push;
 
+const bool PAIRS = WORDS == 2u;
+const uint DIGITS = 8u * WORDS;  // of keys, before eight of places
+const uint BINS = 16u * (DIGITS + 8u);
 const uint HANDS = 6u * THREADS;
-shared uint bins[192];  // how many elements have each digit, a turn after the other
-shared uint given[2];   // cells that were given out: of chosen, of keys and spots
+const bool LEADS = EACH > 1u;  // one lane looks for digits: where lanes run one after the other, all take longer
+shared uint bins[BINS];  // how many elements have each digit, a turn after the other
+shared uint given[3];  // cells that were given out: of chosen, of keys and their places, of what is left
+shared uvec3 told;
 shared uint chosen[2u * THREADS];
 shared uint keys[HANDS];
-shared uint spots[HANDS];
+shared uint lows[PAIRS ? HANDS : 1u];  // what keys of pairs go on with
+shared uint cell_places[HANDS];
 
-uint row, begin, size;  // of the work-group: where its chunk begins, and how much there is
+// A key, of pairs with its lower word, and where the element lies in its row.
+struct Element {
+    uint key;
+    uint low;
+    uint place;
+};
 
-// Where an element of the chunk lies in its row, LAST where there is none.
-uint place_of(uint spot) {
-    uint at = begin + min(spot, size - 1u);
-    if (!BEGINS) at = left[push.left_first + row * push.count + at];
-    return spot < size ? at : LAST;
+uint row, begin, size, lane;  // of the work-group: where its chunk begins, and how much there is
+
+// The first word of an element.
+uint word_of(uint place) {
+    return push.a_first + (row * push.elements + place) * WORDS;
 }
 
-uint key_of(uint spot) {
-    uint place = place_of(spot);
-    uint key = ordered(a[push.a_first + row * push.elements + min(place, push.elements - 1u)]);
-    return place == LAST ? LAST : key;
+// An element of the chunk; behind its end one that comes last.
+Element element(uint spot) {
+    uint place = begin + min(spot, size - 1u);
+    if (!BEGINS) place = left[push.left_first + row * push.count + place];
+    uint word = word_of(place);
+    uvec2 key = uvec2(0u);
+    if (PAIRS) key = ordered_pair(uvec2(a[word], a[word + 1u]));
+    else key.y = ordered(a[word]);
+    return spot < size ? Element(key.y, key.x, place) : Element(LAST, LAST, LAST);
 }
 
-void keep(inout uint best, inout uint place, uint spot) {
-    uint key = key_of(spot);
-    place = key < best ? spot : place;
-    best = min(key, best);
+bool is_less(Element x, Element y) {
+    bool less = x.key < y.key;
+    if (PAIRS) less = less || x.key == y.key && x.low < y.low;
+    return less;
 }
 
-bool comes(uint key, uint spot, uint last_key, uint last_spot) {
-    return key < last_key || key == last_key && spot <= last_spot;
+bool are_equal(Element x, Element y) {
+    bool same = x.key == y.key;
+    if (PAIRS) same = same && x.low == y.low;
+    return same;
 }
 
-void tally(uint key, uint spot, uint last_key, uint last_spot, uint turn, uint shift) {
-    bool by_spot = turn > 7u;
-    uint word = (by_spot ? spot : key) >> shift;
-    uint known = (by_spot ? last_spot : last_key) >> shift;
-    if ((!by_spot || key == last_key) && (word >> 4) == (known >> 4)) atomicAdd(bins[turn * 16u + (word & 15u)], 1u);
+bool comes(Element x, Element last) {
+    return is_less(x, last) || are_equal(x, last) && x.place <= last.place;
 }
 
-void choose(bool wanted, uint hand) {
-    if (wanted) chosen[atomicAdd(given[0], 1u)] = hand;
+void tally(Element x, Element last, uint turn, uint shift) {
+    bool by_place = turn >= DIGITS;
+    bool by_low = PAIRS && turn > 7u;
+    uint word = (by_place ? x.place : by_low ? x.low : x.key) >> shift;
+    uint known = (by_place ? last.place : by_low ? last.low : last.key) >> shift;
+    bool among = by_place ? are_equal(x, last) : !by_low || x.key == last.key;
+    if (among && (word >> 4) == (known >> 4)) atomicAdd(bins[turn * 16u + (word & 15u)], 1u);
+}
+
+// The last of the K first of what all lanes have, or one between it and the next. Bins are cleared.
+Element last_of(Element some[6]) {
+    Element last = Element(0u, 0u, 0u);
+    uint wanted = push.k;  // among those whose digits so far are those of the last one
+    uint held = 0u;
+    for (uint turn = 0u; held != wanted; turn++) {
+        uint shift = 4u * (7u - (turn & 7u));
+        [[unroll]] for (uint j = 0u; j < 6u; j++) tally(some[j], last, turn, shift);
+        barrier();
+        uint digit = 0u;
+        if (!LEADS || lane == 0u) {
+            held = bins[turn * 16u];
+            while (held < wanted) {
+                wanted -= held;
+                digit++;
+                held = bins[turn * 16u + digit];
+            }
+        }
+        if (LEADS) {
+            if (lane == 0u) told = uvec3(digit, held, wanted);
+            barrier();
+            uvec3 known = told;
+            digit = known.x;
+            held = known.y;
+            wanted = known.z;
+        }
+        uint found = digit << shift;
+        if (held == wanted) found |= (1u << shift) - 1u;  // all that have the digits so far
+        if (turn >= DIGITS) {
+            last.place |= found;
+        } else {
+            if (PAIRS && turn > 7u) last.low |= found;
+            else last.key |= found;
+            if (held == wanted) {
+                last.place = LAST;
+                if (turn < 8u) last.low = LAST;
+            }
+        }
+    }
+    return last;
+}
+
+void clear() {
+    for (uint bin = lane; bin < BINS; bin += THREADS) bins[bin] = 0u;
+}
+
+Element cell_of(uint at) {
+    return Element(keys[at], PAIRS ? lows[at] : 0u, cell_places[at]);
+}
+
+// Leaves the places of the K first of all cells, in whatever order.
+void leave(uint cells, uint to) {
+    Element some[6];
+    [[unroll]] for (uint j = 0u; j < 6u; j++) {
+        uint at = lane + j * THREADS;
+        some[j] = Element(LAST, LAST, LAST);
+        if (at < cells) some[j] = cell_of(at);
+    }
+    Element last = last_of(some);
+    [[unroll]] for (uint j = 0u; j < 6u; j++) {
+        if (lane + j * THREADS < cells && comes(some[j], last)) {
+            places[push.places_first + to + atomicAdd(given[2], 1u)] = some[j].place;
+        }
+    }
+}
+
+// Stores the K first of all cells in order: each goes behind as many as come before it.
+void order(uint cells, uint to) {
+    for (uint from = lane * EACH; from < cells; from += THREADS * EACH) {
+        Element own[EACH];
+        uint before[EACH];
+        uint equal[EACH];  // itself among them
+        [[unroll]] for (uint j = 0u; j < EACH; j++) {
+            own[j] = cell_of(min(from + j, cells - 1u));
+            before[j] = equal[j] = 0u;
+        }
+        for (uint other = 0u; other < cells; other++) {
+            Element x = Element(keys[other], PAIRS ? lows[other] : 0u, 0u);
+            [[unroll]] for (uint j = 0u; j < EACH; j++) {
+                before[j] += is_less(x, own[j]) ? 1u : 0u;
+                equal[j] += are_equal(x, own[j]) ? 1u : 0u;
+            }
+        }
+        uint most = 1u;
+        [[unroll]] for (uint j = 0u; j < EACH; j++) most = max(most, equal[j]);
+        for (uint other = most > 1u ? 0u : cells; other < cells; other++) {
+            Element x = cell_of(other);
+            [[unroll]] for (uint j = 0u; j < EACH; j++) {
+                before[j] += are_equal(x, own[j]) && x.place < own[j].place ? 1u : 0u;
+            }
+        }
+        [[unroll]] for (uint j = 0u; j < EACH; j++) {
+            if (from + j < cells && before[j] < push.k) {
+                uint cell = to + before[j];
+                uint word = word_of(own[j].place);
+                places[push.places_first + cell] = own[j].place;
+                values[push.values_first + cell * WORDS] = a[word];
+                if (PAIRS) values[push.values_first + cell * WORDS + 1u] = a[word + 1u];
+            }
+        }
+    }
 }
 
 void main() {
@@ -83,91 +210,43 @@ void main() {
     begin = (group - row * push.chunks) * push.chunk;
     size = min(push.count - begin, push.chunk);
     uint turns = (push.chunk + HANDS - 1u) / HANDS;
-    uint lane = gl_LocalInvocationID.x;
-    for (uint bin = lane; bin < 192u; bin += THREADS) bins[bin] = 0u;
-    if (lane < 2u) given[lane] = 0u;
+    lane = gl_LocalInvocationID.x;
+    clear();
+    if (lane < 3u) given[lane] = 0u;
 
-    uvec3 low = uvec3(lane, lane + THREADS, lane + 2u * THREADS);
-    uvec3 high = low + 3u * THREADS;
-    uvec3 low_spots = low, high_spots = high, low_keys = uvec3(LAST), high_keys = uvec3(LAST);
+    Element best[6];
+    [[unroll]] for (uint j = 0u; j < 6u; j++) best[j] = Element(LAST, LAST, LAST);
     for (uint turn = 0u; turn < turns; turn++) {
-        uint from = turn * HANDS;
-        keep(low_keys.x, low_spots.x, from + low.x);
-        keep(low_keys.y, low_spots.y, from + low.y);
-        keep(low_keys.z, low_spots.z, from + low.z);
-        keep(high_keys.x, high_spots.x, from + high.x);
-        keep(high_keys.y, high_spots.y, from + high.y);
-        keep(high_keys.z, high_spots.z, from + high.z);
+        [[unroll]] for (uint j = 0u; j < 6u; j++) {
+            Element x = element(turn * HANDS + lane + j * THREADS);
+            bool first = is_less(x, best[j]);
+            first = first || are_equal(x, best[j]) && x.place < best[j].place;
+            best[j].place = first ? x.place : best[j].place;
+            if (PAIRS) best[j].low = first ? x.low : best[j].low;
+            best[j].key = min(x.key, best[j].key);
+        }
     }
     barrier();
 
-    uint last_key = 0u;
-    uint last_spot = 0u;
-    uint wanted = push.k;  // among those whose digits so far are those of the last one
-    uint held = 0u;
-    for (uint turn = 0u; held != wanted; turn++) {
-        uint shift = ((turn > 7u ? 11u : 7u) - turn) * 4u;
-        tally(low_keys.x, low_spots.x, last_key, last_spot, turn, shift);
-        tally(low_keys.y, low_spots.y, last_key, last_spot, turn, shift);
-        tally(low_keys.z, low_spots.z, last_key, last_spot, turn, shift);
-        tally(high_keys.x, high_spots.x, last_key, last_spot, turn, shift);
-        tally(high_keys.y, high_spots.y, last_key, last_spot, turn, shift);
-        tally(high_keys.z, high_spots.z, last_key, last_spot, turn, shift);
-        barrier();
-        uint digit = 0u;
-        held = bins[turn * 16u];
-        while (held < wanted) {
-            wanted -= held;
-            digit++;
-            held = bins[turn * 16u + digit];
-        }
-        uint found = digit << shift;
-        uint rest = held == wanted ? (1u << shift) - 1u : 0u;  // all that have the digits so far
-        if (turn > 7u) {
-            last_spot |= found | rest;
-        } else {
-            last_key |= found | rest;
-            if (held == wanted) last_spot = LAST;
-        }
+    Element last = last_of(best);
+    [[unroll]] for (uint j = 0u; j < 6u; j++) {
+        if (comes(best[j], last)) chosen[atomicAdd(given[0], 1u)] = lane + j * THREADS;
     }
-    choose(comes(low_keys.x, low_spots.x, last_key, last_spot), low.x);
-    choose(comes(low_keys.y, low_spots.y, last_key, last_spot), low.y);
-    choose(comes(low_keys.z, low_spots.z, last_key, last_spot), low.z);
-    choose(comes(high_keys.x, high_spots.x, last_key, last_spot), high.x);
-    choose(comes(high_keys.y, high_spots.y, last_key, last_spot), high.y);
-    choose(comes(high_keys.z, high_spots.z, last_key, last_spot), high.z);
     barrier();
 
+    if (!ENDS) clear();
     for (uint at = lane; at < push.k * turns; at += THREADS) {
         uint turn = at / push.k;
-        uint spot = chosen[at - turn * push.k] + turn * HANDS;
-        uint key = key_of(spot);
-        if (comes(key, spot, last_key, last_spot)) {
+        Element x = element(chosen[at - turn * push.k] + turn * HANDS);
+        if (comes(x, last)) {
             uint cell = atomicAdd(given[1], 1u);
-            keys[cell] = key;
-            spots[cell] = spot;
+            keys[cell] = x.key;
+            if (PAIRS) lows[cell] = x.low;
+            cell_places[cell] = x.place;
         }
     }
     barrier();
 
-    uint cells = given[1];
-    for (uint at = lane; at < cells; at += THREADS) {
-        uint key = keys[at];
-        uint spot = spots[at];
-        uint before = 0u;
-        uint equal = 0u;  // itself among them
-        for (uint other = 0u; other < cells; other++) {
-            before += keys[other] < key ? 1u : 0u;
-            equal += keys[other] == key ? 1u : 0u;
-        }
-        for (uint other = equal > 1u ? 0u : cells; other < cells; other++) {
-            before += keys[other] == key && spots[other] < spot ? 1u : 0u;
-        }
-        if (before < push.k) {
-            uint to = group * push.k + before;
-            uint place = place_of(spot);
-            places[push.places_first + to] = place;
-            if (ENDS) values[push.values_first + to] = a[push.a_first + row * push.elements + place];
-        }
-    }
+    if (ENDS) order(given[1], group * push.k);
+    else leave(given[1], group * push.k);
 }

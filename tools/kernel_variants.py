@@ -51,8 +51,11 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^sort_", "ITEMS", (4, 16, 16)),
     ("^sort_", "WARP", (32, 32, 32)),
     ("^topk$", "THREADS", (32, 256, 64)),
+    ("^topk$", "WORDS", (1, 1, 2)),
+    ("^topk$", "EACH", (1, 8, 8)),
     # reductions and rows: invocations of a work-group, and fours that each keeps
     ("^reduce_units", "OP", (0, 1, 2)),
+    ("^reduce_units_w64", "OP", (0, 1, 8)),
     ("^reduce_units", "BITS", (8, 16, 16)),
     ("^reduce_", "GROUP", (256, 256, 256)),
     ("^reduce_rows", "TURNS", (0, 16, 0)),  # 16 where a row is one invocation's, on CPU drivers
@@ -145,6 +148,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^expert_groups", "TILE", (4, 32, 32)),
     # copies of regions; what collectives sum, and how
     ("^region_", "AXES", (1, 3, 6)),
+    ("^region_", "EACH", (1, 1, 16)),
     ("^(wire|norm_gather)_", "SOURCES", (1, 3, 15)),
     ("^(wire|norm_gather)_", "OWN_AT", (0, 1, 7)),
     ("^wire_", "OP", (0, 1, 2)),

@@ -16,4 +16,21 @@ uint ordered(uint raw) {
     return none ? LAST : LARGEST ? ~key : key;
 }
 
+// The key of an element of 64 bits, which orders by its upper word, y, and then by its lower one.
+uvec2 ordered_pair(uvec2 raw) {
+    uint low = raw.x;
+    uint high = raw.y;
+    bool none = false;
+    if (KIND == 1u) high ^= 0x80000000u;
+    if (KIND == 2u) {
+        uint size = high & 0x7FFFFFFFu;
+        none = size > 0x7FF00000u || size == 0x7FF00000u && low != 0u;
+        bool zero = (size | low) == 0u;
+        uint turn = !zero && (high >> 31) != 0u ? 0xFFFFFFFFu : 0u;
+        low ^= turn;
+        high = zero ? 0x80000000u : high ^ (turn | 0x80000000u);
+    }
+    return none ? uvec2(LAST) : LARGEST ? ~uvec2(low, high) : uvec2(low, high);
+}
+
 #endif

@@ -7,6 +7,7 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint AXES = 1u;  // how many of the six are in use
+layout(constant_id = 1) const uint EACH = 1u;  // neighbouring words of the cell that an invocation moves
 
 layout(push_constant) uniform Push {
     uint first;       // unit of the array's binding at which the region begins
@@ -20,15 +21,42 @@ const uint PER_WORD = 4u / uint(UNIT);
 const uint BITS = 8u * uint(UNIT);
 const uint MASK = 0xFFFFFFFFu >> (32u - BITS);
 
-// The unit of the array's binding that is the i-th of the region.
-uint place(uint i) {
-    uint at = push.first;
-    for (uint axis = AXES - 1u; axis > 0u; axis--) {
-        uint above = i / push.counts[axis];
-        at += (i - above * push.counts[axis]) * push.strides[axis];
-        i = above;
+// A unit of the region: where it lies in the array's binding, and its number along each axis.
+struct Unit {
+    uint at;
+    uint number[6];
+};
+
+Unit unit_of(uint i) {
+    Unit unit;
+    unit.at = push.first;
+    [[unroll]] for (uint axis = 5u; axis > 0u; axis--) {
+        if (axis < AXES) {
+            uint above = i / push.counts[axis];
+            unit.number[axis] = i - above * push.counts[axis];
+            unit.at += unit.number[axis] * push.strides[axis];
+            i = above;
+        }
     }
-    return at + i * push.strides[0];
+    unit.at += i * push.strides[0];
+    return unit;
+}
+
+// Goes on to the next unit: along an axis where those behind it are done.
+void go_on(inout Unit unit) {
+    uint step = 1u;
+    [[unroll]] for (uint axis = 5u; axis > 0u; axis--) {
+        if (axis < AXES) {
+            uint count = push.counts[axis];
+            uint number = unit.number[axis] + step;
+            unit.at += step * push.strides[axis];
+            bool ends = number == count;
+            unit.at -= ends ? count * push.strides[axis] : 0u;
+            unit.number[axis] = ends ? 0u : number;
+            step = ends ? step : 0u;
+        }
+    }
+    unit.at += step * push.strides[0];
 }
 
 #endif

@@ -55,6 +55,69 @@ KEPT[8] all_units(uint from, uint step, uint end) {
     return kept;
 }
 
+#if !defined(LONG)
+const uint TOP = BITS == 8u ? 0xFF000000u : 0xFFFF0000u;
+
+// The elements of a word, of which the first one is number `first` of the part, each above what orders places.
+ivec4 placed(uint word, uint first) {
+    uvec4 numbers = first + uvec4(0u, 1u, 2u, 3u);
+    return ivec4((uvec4(fields(word)) & TOP) | ((LARGEST ? ~numbers : numbers) & ~TOP));
+}
+
+ivec4 placed_of(uint from, uint k) {
+    uvec4 low;
+    uvec4 high;
+    halves_at(from + k, low, high);
+    ivec4 kept = nothing();
+    [[unroll]] for (uint p = 0u; p < HALF; p++) {
+        if (p < UNIT_PIECES) kept = both(kept, placed(low[p], k * UNIT_FIELDS + p * FIELDS));
+        if (HALF + p < UNIT_PIECES) kept = both(kept, placed(high[p], k * UNIT_FIELDS + (HALF + p) * FIELDS));
+    }
+    return kept;
+}
+
+// Where the extreme of a part of a row lies that begins at unit `from`.
+uint place_in(uint from, uint end) {
+    ivec4 kept = nothing();
+    for (uint k = 0u; k < end; k++) kept = both(kept, placed_of(from, k));
+    ivec2 two = both(kept, kept.zwxy).xy;
+    uint found = uint(both(two.xyxy, two.yxyx).x);
+    return (LARGEST ? ~found : found) & ~TOP;
+}
+#elif !defined(FLOAT64)
+VALUE unit_value(uint at, uint number) {
+    uvec4 low;
+    uvec4 high;
+    halves_at(at, low, high);
+    return piece(number < HALF ? low : high, number % HALF, 16u);
+}
+
+// Where the extreme of a part of a row lies that begins at unit `from`: in which four units, and then where in these.
+uint place_in(uint from, uint end) {
+    VALUE best = nothing();
+    uint there = 0u;
+    for (uint k = 0u; k < end; k += 4u) {
+        VALUE some = nothing();
+        for (uint j = 0u; j < 4u; j++) {
+            for (uint p = 0u; p < UNIT_PIECES; p++) {
+                some = both(some, unit_value(from + min(k + j, end - 1u), p));
+            }
+        }
+        bool first = LARGEST ? above(some, best) : above(best, some);
+        best = first ? some : best;
+        there = first ? k : there;
+    }
+    uint place = 0u;
+    for (uint j = 4u; j > 0u; j--) {
+        uint k = there + j - 1u;
+        for (uint p = UNIT_PIECES; p > 0u; p--) {
+            if (unit_value(from + min(k, end - 1u), p - 1u) == best) place = k * UNIT_FIELDS + p - 1u;
+        }
+    }
+    return place;
+}
+#endif
+
 void main() {
     uint id = group_number() * 64u + gl_LocalInvocationID.x;
     uint first = DOWN ? id / push.columns : id * push.lanes;  // a part of a block
@@ -65,6 +128,12 @@ void main() {
         uint block = unit / push.parts;
         uint begin = (unit - block * push.parts) * push.part;
         uint from = push.a_first + (block * length + begin) * push.columns + column;
+#ifndef FLOAT64
+        if (PLACES) {
+            o_word[push.o_first + unit] = begin * UNIT_FIELDS + place_in(from, min(push.part, length - begin));
+            continue;
+        }
+#endif
         KEPT kept[8] = all_units(from, push.columns, min(push.part, length - begin));
 #ifndef LONG
         if (PACKED) {

@@ -28,7 +28,6 @@ def sorter(
         pytest.skip(f"{device} has subgroups of {features.subgroup_size} without ballots")
     forget(device)
     monkeypatch.setattr(cpu, "sorts", lambda _, rows, count, passes: _shape(request.param, count))
-    monkeypatch.setattr(cpu, "compares", lambda _: 32 if request.param == "compared" else 0)
     monkeypatch.setattr(sorting, "has_warps", lambda *_: subgroups)
     if subgroups:
         monkeypatch.setattr(sorting, "_THREADS", min(8 * features.subgroup_size, 256))

@@ -8,9 +8,12 @@ from helpers.ops.turns import MOST as MOST_TURNS
 from helpers.ops.turns import Sent, record, turns_of
 
 import vkpar
+from vkpar.ops.reduce import selecting
 from vkpar.ops.reduce.selecting import MOST
 
 pytestmark = pytest.mark.device
+
+KINDS = ["floats", "odd values", "words", "alike", "hard", "float64", "odd float64", "int64", "uint64"]
 
 
 def data(rng: np.random.Generator, kind: str, shape: tuple[int, int]) -> np.ndarray:
@@ -23,6 +26,13 @@ def data(rng: np.random.Generator, kind: str, shape: tuple[int, int]) -> np.ndar
     if kind == "odd values":
         values = np.float32([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, 1e-40])
         return rng.choice(values, shape)
+    if kind == "odd float64":
+        values = np.float64([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, 1.0 + 2**-52, -5e-324])
+        return rng.choice(values, shape)
+    if kind == "float64":
+        return rng.standard_normal(shape)
+    if kind in ("int64", "uint64"):
+        return rng.integers(0, 2**64, shape, dtype=np.uint64).view(kind) >> np.array(rng.integers(0, 64), kind)
     if kind == "words":
         return rng.integers(0, 2**32, shape, dtype=np.uint32)
     if kind == "alike":
@@ -32,12 +42,12 @@ def data(rng: np.random.Generator, kind: str, shape: tuple[int, int]) -> np.ndar
 
 def first(a: np.ndarray, k: int, largest: bool) -> np.ndarray:
     """Return the places of the first elements of a stable order with NaN last."""
-    wide = a.astype(np.float64) if a.dtype.kind == "f" else a.astype(np.int64)
-    return np.argsort(-wide if largest else wide, axis=-1, kind="stable")[..., :k]
+    turned = a if not largest else -a if a.dtype.kind == "f" else ~a
+    return np.argsort(turned, axis=-1, kind="stable")[..., :k]
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("kind", ["floats", "odd values", "words", "alike", "hard"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(5, 1), (70, 9), (3, 193), (2, 1537), (2, 5000), (1, 50_001)])
 @pytest.mark.parametrize("largest", [True, False])
 def test_first_elements(
@@ -56,6 +66,17 @@ def test_first_elements(
         assert got.dtype == a.dtype
         np.testing.assert_array_equal(got, exact)
         np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(exact[exact == 0]))
+
+
+def test_with_little_shared_memory(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = data(rng, "odd float64", (2, 3000))
+    monkeypatch.setattr(selecting, "_groups", lambda _: (32, 64))
+    for k in (128, 129):
+        values, places = vkpar.topk(device.array(a), k)
+        np.testing.assert_array_equal(places.numpy(), first(a, k, True))
+        np.testing.assert_array_equal(values.numpy(), np.take_along_axis(a, first(a, k, True), -1))
 
 
 def test_along_other_axes_of_views_and_again(device: vkpar.Device, rng: np.random.Generator) -> None:
@@ -84,10 +105,11 @@ def test_of_one_array_in_a_graph(device: vkpar.Device, rng: np.random.Generator)
 @pytest.mark.parametrize("k", [1, 64, 100, MOST])
 def test_turns_of_loops(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, k: int) -> None:
     sent: list[Sent] = record(monkeypatch)
-    for shape in ((1, 1 << 24), (1 << 18, 64), (1 << 10, 32_000), (3, k)):
+    for shape in ((1, 1 << 24), (1 << 18, 64), (1 << 10, 32_000), (1 << 8, 32_000), (3, k)):
         if k <= shape[1]:
             sent.clear()
-            vkpar.topk(device.empty(shape), k)
+            for dtype in ("float32", "int64")[: 1 + (shape[0] * shape[1] < 1 << 24)]:
+                vkpar.topk(device.empty(shape, dtype), k)
             assert sent
             assert {each.name for each in sent} == {"topk"}
             assert max(map(turns_of, sent)) < MOST_TURNS

@@ -332,13 +332,17 @@ def test_places_by_parts_of_rows(
     monkeypatch.setattr(reductions, "_MANY", 4096)
     monkeypatch.setattr(reductions, "_LEAST_PART", 32)
     shapes: tuple[tuple[tuple[int, ...], Any], ...] = (((40_000,), None), ((7, 3, 320), -1), ((6, 1, 4000), 2))
-    for shape, axis in shapes:
+    shapes += (((520, 96), 1), ((520, 1056), 1), ((3, 4, 5 << 10), -1))  # rows that are not parted; then some that are
+    for shape, axis in (*shapes, *shapes[2:5]):
         a = rng.integers(0, 2 if dtype == "bool" else 90, shape).astype(dtype)  # so that there are many equals
         if dtype == "float64":
-            a -= 45
-            a[rng.random(shape) < 1 / 4000] = np.nan
-        elif dtype.startswith("int"):
-            a -= np.array(45, dtype)
+            few = np.float64([0.0, -0.0, np.inf, -np.inf, 5e-324, -5e-324, 1 + 2**-52, 1.0])
+            a = rng.choice(few[: rng.integers(1, 9)], shape)
+            a[rng.random(shape) < 1 / 4000] = rng.choice([np.nan, -np.nan])
+        elif dtype != "bool":
+            limits = np.iinfo(dtype)
+            ends = np.array([limits.min, limits.max, 1, limits.max - 1], dtype)
+            a = a - np.array(45, dtype) if rng.integers(2) else rng.choice(ends[: rng.integers(1, 5)], shape)
         for name in ("argmax", "argmin"):
             want = getattr(np, name)(a, axis, keepdims=True)
             x, out = device.array(a), device.zeros(want.shape, "uint32")

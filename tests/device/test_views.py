@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.ops.regions import keys, shapes
+from helpers.vulkan.planning import forget
 from hypothesis import given
 from hypothesis import strategies as st
 
 import vkpar
 from vkpar import InvalidUsageError
+from vkpar.arrays import region
 from vkpar.arrays.views import overlaps
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(4)]
@@ -137,6 +139,22 @@ def test_views_over_several_buffers(reopen: Callable[..., vkpar.Device], dtype: 
     odd[1:].copy_from(array.T)
     same(odd[1:].numpy(), values.T.ravel())
     same(odd[:1].numpy(), values_of((90 * 70 + 1,), dtype, 5)[:1])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "int64"])
+def test_invocations_carry_over_all_axes(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    a = values_of((5, 7, 6, 3, 11, 13), dtype, 3)
+    keys = (..., slice(None, None, 3)), (slice(None, None, -2), slice(1, 6, 2), slice(None, None, 4), 1)
+    for key, each in ((key, each) for key in keys for each in (1, 16)):
+        monkeypatch.setattr(region, "_EACH", each)
+        forget(device)
+        x = device.array(a)
+        same(x[key].T.contiguous().numpy(), a[key].T)
+        same(vkpar.repeat(x[key], 3, -1).numpy(), np.repeat(a[key], 3, -1))
+        b = a.copy()
+        b[key] = values_of(a[key].shape, dtype, 4)
+        x[key] = device.array(values_of(a[key].shape, dtype, 4))
+        same(x.numpy(), b)
 
 
 def test_many_axes(device: vkpar.Device) -> None:

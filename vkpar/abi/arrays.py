@@ -30,9 +30,10 @@ class Region(NamedTuple):
 
 
 class RegionConstants(NamedTuple):
-    """How many of the axes there are."""
+    """How many of the axes there are, and the words of an invocation."""
 
     axes: int
+    each: int
 
 
 class Copy(NamedTuple):

@@ -197,10 +197,12 @@ class Topk(NamedTuple):
 
 
 class TopkConstants(NamedTuple):
-    """What elements are, the order, whether all of them are left, whether nobody asks what is left; the work-group."""
+    """What elements are, the order, whether all are left, whether this ends; the work-group, words, cells at once."""
 
     kind: int
     largest: int
     begins: int
     ends: int
     threads: int
+    words: int
+    each: int

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 WORD: Final = 4
-_GROUP: Final = 256  # words that a work-group moves
+_GROUP: Final = 256  # invocations of a work-group
+_EACH: Final = 16  # words of an invocation of a CPU driver, which divides lane by lane
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -252,8 +253,9 @@ def dispatch_of(
     logical: LogicalDevice, kernel: str, unit: int, region: abi.Region, axes: int, *, pushes: bool = False
 ) -> tuple[Pipeline, bytes, tuple[int, int, int]]:
     """Return the pipeline, the push constants and the numbers of work-groups that move units of a region."""
-    push = pack(region)
-    pipeline = logical.pipelines.shipped(f"{kernel}_u{unit}", 2, len(push), abi.RegionConstants(axes), pushes=pushes)
-    groups = -(-region.count_ * unit // (WORD * _GROUP))
+    push, each = pack(region), _EACH if logical.info.is_cpu else 1
+    constants = abi.RegionConstants(axes, each)
+    pipeline = logical.pipelines.shipped(f"{kernel}_u{unit}", 2, len(push), constants, pushes=pushes)
+    groups = -(-region.count_ * unit // (WORD * _GROUP * each))
     rows = -(-groups // logical.info.limits.max_workgroup_count[0])
     return pipeline, push, (-(-groups // rows), rows, 1)

@@ -74,11 +74,12 @@ def _combine(sent: Sent) -> int:
 
 def _topk(sent: Sent) -> int:
     """shaders/topk.comp: bins, elements of a hand, digits and their values, what chosen hands hold, and its order."""
-    k, chunk, threads = sent.told("k", "chunk", "threads")
-    turns = -(-chunk // (6 * threads))
+    k, chunk, threads, words, each = sent.told("k", "chunk", "threads", "words", "each")
+    turns, digits = -(-chunk // (6 * threads)), 8 * (words + 1)
     cells = k * turns
-    own = -(-cells // threads)
-    return loop(-(-192 // threads)) + loop(turns) + loop(12, loop(15)) + loop(own) + loop(own, 2 * loop(cells))
+    own, ordered = -(-cells // threads), -(-cells // (threads * each))
+    searched = loop(-(-16 * digits // threads)) + loop(digits, loop(15))
+    return 2 * searched + loop(turns) + loop(own) + loop(ordered, 2 * loop(cells))
 
 
 def _routed(sent: Sent) -> int:
@@ -135,14 +136,14 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"attention_combine$": (6, _combine),
     **{rf"{name}\w+_long$": (sum(counts), _rows) for name, counts in ROWS.items()},
     r"take_u[124]$": (1, _LEFT),
-    r"region_(un)?pack_": (2, loop(4, loop(5))),
+    r"region_(un)?pack_": (2, loop(5) + loop(16, loop(4, loop(5)))),
     r"random_normal": (3, loop(10) + 2 * loop(3)),
     r"random_": (1, loop(10)),
     r"quantized_pack_mixed": (8, loop(2, loop(8, loop(4)) + loop(4))),
     r"quantized_pack_": (2, 2 * loop(8)),
     r"scan_": (7, loop(8) + 2 * (loop(32) + loop(3)) + loop(31) + loop(1024)),  # the last one of a chunk alone
     r"sort_lanes$": (8, _sorted),
-    r"topk$": (8, _topk),
+    r"topk$": (16, _topk),
     r"scatter_add_": (1, loop(32)),
     r"expert_route$": (6, _routed),
     r"rope_append_": (1, lambda sent: loop(-(-sent.told("extent")[0] // 4))),  # squares of a head

@@ -84,6 +84,11 @@ def picks_long(source: Array, target: Array) -> bool:
     return fits and has_few_tests(target.device, 2 * target.size, flat=False)
 
 
+def packs_singles(device: Device) -> bool:
+    """Say whether elements that are read one by one are packed faster than a usual kernel copies them."""
+    return device.info.tests_lanes
+
+
 def moves_in_parts(target: Array) -> bool:
     """Say whether what no kernel writes at once is written in parts, by kernels that are fast where they can."""
     whole = target.nbytes <= target.device.limits.max_storage_buffer_range

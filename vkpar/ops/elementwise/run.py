@@ -291,13 +291,13 @@ def move(operation: Operation, kind: KernelTypes, source: Array, target: Array, 
     plan = None if call is not None else target.device.plans.known.get(key)
     if plan is not None and plan.run((source, target), b""):
         return True
-    long = source.dtype.itemsize == 8
+    longs = (source, target) if source.dtype.itemsize == 8 else ()
     words = {8: dtypes.uint32, 4: dtypes.uint32, 2: _HALF, 1: _BYTE}[source.dtype.itemsize]
     seen, put = (
-        _in_words(a) if long else Array(a.storage, a.byte_offset, a.shape, words, a.steps) for a in (source, target)
+        _in_words(a) if longs else Array(a.storage, a.byte_offset, a.shape, words, a.steps) for a in (source, target)
     )
-    made = Dispatch.of(operation, Meaning(kind, (words.name,), (words.name,)), [seen], [put], 0, long=long)
-    if made is None or made.aside(0, put) is not None:
+    made = Dispatch.of(operation, Meaning(kind, (words.name,), (words.name,)), [seen], [put], 0, longs=longs)
+    if made is None or made.aside(0, put) is not None or made.goes_by_region():
         return False
     if call is None:
         made.run(key, [seen])

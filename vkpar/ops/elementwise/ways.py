@@ -25,7 +25,7 @@ from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.expressions import INTEGERS, LONG
 from vkpar.ops.elementwise.generate import may_take_two
 from vkpar.ops.elementwise.geometry import Geometry, arrange
-from vkpar.ops.elementwise.kinds import CODES, FLAT, INDEX, ONE, ROW, SCALAR, SECOND, TILE, WORDS, KernelTypes
+from vkpar.ops.elementwise.kinds import ANY, CODES, FLAT, INDEX, ONE, ROW, SCALAR, SECOND, TILE, WORDS, KernelTypes
 from vkpar.text import shown
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import round_up
@@ -129,17 +129,16 @@ class Dispatch:
         outs: Sequence[Array],
         base: int,
         *,
-        long: bool = False,
+        longs: Sequence[Array] = (),
     ) -> Dispatch | None:
         """Return it; None where one dispatch cannot do it.
 
-        With ``long``, words are copied two by two, of elements of 64 bits, every second one of rows.
+        With ``longs``, words are copied two by two, of these arrays' elements of 64 bits, every second one of rows.
         """
         bound = [views[number] for number in meaning.kind.bound]
         arrays = [*(view for view in bound if isinstance(view, Array)), *outs]
-        places = [binding(array) for array in arrays]
-        found = [place for place in places if place is not None]
-        if len(found) < len(places):
+        found = [(place[0], place[1] << bool(longs)) for place in map(binding, longs or arrays) if place is not None]
+        if len(found) < len(arrays):
             return None
         geometry = arrange(outs[0].shape, [array.strides for array in arrays], len(outs))
         if geometry is None or (geometry.tile and INDEX in meaning.kind.inputs):
@@ -155,8 +154,8 @@ class Dispatch:
         used = len(geometry.counts) * (1 + len(modes)) + len(modes) if geometry.tile else 2 + len(modes)
         if used + len(meaning.kind.numbers) > WORDS or len(modes) > outs[0].device.limits.max_storage_buffers:
             return None
-        made = cls(operation, meaning, views, outs, geometry, found, base, long=long)
-        return None if long and not made.picks_long() else made
+        made = cls(operation, meaning, views, outs, geometry, found, base, long=bool(longs))
+        return None if longs and not made.picks_long() else made
 
     def _elements_of_word(self) -> int:
         """Return how many elements are made at once, side by side in a word, and turn to words where it is several."""
@@ -222,6 +221,11 @@ class Dispatch:
     def picks_long(self) -> bool:
         """Say whether a kernel copies every second element of 64 bits; words that lie otherwise it has not."""
         return self._eights is not None and self._eights.mode(0) == SECOND
+
+    def goes_by_region(self) -> bool:
+        """Say whether the kernel that packs regions is faster: of single elements that no kernel of few tests takes."""
+        out, single = self._outs[0], self._geometry.tile and self._geometry.modes[0] == ANY
+        return single and out.is_contiguous and self._eights is None and cpu.packs_singles(out.device)
 
     @property
     def _is_large(self) -> bool:

@@ -29,6 +29,7 @@ _ALONE_SORTED: Final = (2048, 16_384)  # elements of a row that is one chunk, an
 _COMPARED: Final = (32, 64)  # elements of a row, up to which all are compared with all: of few passes, and of many
 _COMPARED_ELSEWHERE: Final = 16  # by drivers that do not unroll loops
 _FEW_PASSES: Final = 2
+_AT_ONCE: Final = 8
 _WIDEST: Final = 256  # and where columns are reduced
 _LONG_ROW: Final = 1 << 16  # elements from which on operations on rows take the widest groups
 _MOST_FOURS: Final = 16_384  # of a row that an invocation reads, up to three times: some stop at 65,535 turns
@@ -103,9 +104,9 @@ def sorts(device: Device, rows: int, count: int, passes: int) -> tuple[int, int,
     return _SORTS, min(max(ceil_power(-(-rows * count // _CHUNKS)), least), most), False
 
 
-def compares(device: Device) -> int:
-    """Return the longest row whose elements are all compared with all to sort them; 0 where none is."""
-    return _COMPARED[0] if reads_pairs(device) else 0
+def in_order_at_once(device: Device) -> int:
+    """Return how many of a row's largest elements an invocation puts in order at once: each word that is read tells."""
+    return _AT_ONCE if on_cpu(device) else 1
 
 
 def row_spread(device: Device, length: int, most: int) -> tuple[int, int] | None:

@@ -34,7 +34,7 @@ from vkpar.ops.call.work import floor_power
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast, convert_in
 from vkpar.ops.elementwise.expressions import LONG
-from vkpar.ops.elementwise.functions import divide, equal, logical_or, multiply, not_equal
+from vkpar.ops.elementwise.functions import divide, equal, logical_or, not_equal
 from vkpar.ops.elementwise.shipped import check_long
 from vkpar.ops.reduce import long, once, passes, units
 from vkpar.ops.reduce.axes import Axis, axes_of, whole
@@ -44,6 +44,8 @@ from vkpar.ops.reduce.units import Groups, groups_of
 _ALL_FOUR: Final = 0x01010101  # truths in a word
 _MANY: Final = 1 << 18  # elements, from which on places are looked for in parts of rows
 _LEAST_PART: Final = 128  # elements, half of them where they have 64 bits
+_MANY_ROWS: Final = 512  # that are not parted, up to the longest, in bytes
+_LONGEST: Final = 1 << 16
 _KINDS: Final = {
     "sum": Reduction("sum"),
     "mean": Reduction("sum", mean=True),
@@ -235,24 +237,30 @@ def _fold_long(call: Call, name: str, groups: Groups, target: Array) -> None:
 
 
 def _by_parts(name: str, a: Array, axes: frozenset[int]) -> Array | None:
-    """Return places in rows by the extremes of parts and by what these parts have; None where another way is faster.
+    """Return places in rows, or in parts of rows whose extremes are then compared; None where another way is faster.
 
     It reads all elements once, as they are stored.
     """
     groups = groups_of(a.shape, axes)
     if a.size < _MANY or len(groups) > 2 or not groups[-1][1] or not (units.w64(a.device) and a.is_contiguous):
         return None
-    extent = groups[-1][0]
+    extent, size = groups[-1][0], a.dtype.itemsize
     rows = a.size // extent
+    most = _LONGEST // size
     least = builtins.max(_LEAST_PART // (1 + (a.dtype.name in LONG)), floor_power(math.isqrt(extent)))
-    part = next((n for n in range(least, builtins.min(32 * least, extent // 8) + 1, 32) if extent % n == 0), 0)
+    lengths = range(builtins.min(least, most), builtins.min(32 * least, extent // 8, most) + 1, 32)
+    part = next((n for n in lengths if extent % n == 0), 0)
+    if rows >= _MANY_ROWS and extent <= most and extent * size % 32 == 0:
+        part = extent
     if not part or a.byte_offset % 32 or a.size >> 32:
         return None
-    parts = a.reshape(rows, extent // part, part)
-    at = _reduced(name, _reduced(name[3:], parts, 2, False, None), 1, False, None)
-    every = add(at, arange(a.device, 0, a.size // part, extent // part, dtype="uint32")) if rows > 1 else at
-    inside = _reduced(name, take(parts.reshape(-1, part), every), 1, False, None)
-    return add(multiply(at, part), inside)
+    inside, parts = units.places(name, a.reshape(rows, extent), part), extent // part
+    if inside is None or parts == 1:
+        return inside
+    every = add(inside, arange(a.device, 0, a.size, extent, dtype="uint32")[:, None]) if rows > 1 else inside
+    at = _reduced(name, take(a.reshape(-1), every), 1, False, None)
+    at = add(at, arange(a.device, 0, rows * parts, parts, dtype="uint32")) if rows > 1 else at
+    return take(inside.reshape(-1), at)
 
 
 def _by_units(name: str, a: Array, axis: Axis, axes: frozenset[int], keepdims: bool, out: Array | None) -> Array | None:

@@ -8,10 +8,11 @@ from typing import Final
 from vkpar.abi import reduce as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
+from vkpar.arrays.region import WORD
 from vkpar.dtypes import uint32
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops.arrays.making import arange
 from vkpar.ops.call.call import Call, key_of, repeat
+from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.reduce import cpu
 from vkpar.ops.reduce.scans import PAIRS, back, checked, lying_last, seen
 from vkpar.ops.reduce.sorting import MOST as MOST_PLACES
@@ -57,30 +58,33 @@ def topk(a: Array, k: int, axis: int = -1, largest: bool = True) -> tuple[Array,
     if not k or not source.size:
         return source.device.empty(shape, a.dtype), source.device.empty(shape, uint32)
     rows = lying_last(source, at)
-    way = first_of if k <= MOST and rows.dtype.name not in PAIRS else _sorted
-    values, places = way(rows, k, largest=bool(largest))
+    found = first_of(rows, k, largest=bool(largest)) if k <= _most(rows) else None
+    values, places = found or _sorted(rows, k, largest=bool(largest))
     return back("topk", values, source, at, None), back("topk", places, source, at, None, uint32)
 
 
 def _sorted(rows: Array, k: int, *, largest: bool) -> tuple[Array, Array]:
-    """Return what comes first in order, of each row or of the first ones of its parts."""
-    length, part = rows.shape[-1], cpu.compares(rows.device)
-    in_parts = 2 * k <= part < length and length % part == 0
-    parts = rows.reshape(*rows.shape[:-1], length // part, part) if in_parts else rows
-    places = places_of("topk", parts, Order(largest=largest))[..., :k].contiguous()
-    values = elements_at(parts, places, known=True)
-    if not in_parts:
-        return values, places
-    shape = (*rows.shape[:-1], length // part * k)
-    starts = arange(rows.device, 0, length, part, dtype="uint32")
-    values, at = _sorted(values.reshape(shape), k, largest=largest)
-    return values, elements_at((places + starts[:, None]).reshape(shape), at, known=True)
+    """Return what comes first in order."""
+    places = places_of("topk", rows, Order(largest=largest))[..., :k].contiguous()
+    return elements_at(rows, places, known=True), places
 
 
-def first_of(rows: Array, k: int, *, largest: bool) -> tuple[Array, Array]:
+def _most(rows: Array) -> int:
+    """Return how many elements a work-group finds, whose shared memory holds pairs of words less often."""
+    return MOST if rows.dtype.itemsize == WORD else 2 * _groups(rows)[-1]
+
+
+def _groups(rows: Array) -> tuple[int, ...]:
+    """Return the invocations that work-groups may have."""
+    words = rows.dtype.itemsize // WORD
+    most = rows.device.limits.max_shared_memory // WORD
+    return tuple(n for n in _THREADS if (2 + _HANDS * (1 + words)) * n + 128 * (1 + words) + 8 <= most)
+
+
+def first_of(rows: Array, k: int, *, largest: bool) -> tuple[Array, Array] | None:
     """Return the ``k`` largest or least elements of rows that lie side by side, at most ``MOST``, and their places.
 
-    Each dispatch leaves the first ones of chunks, until a row is one chunk.
+    Each dispatch leaves the first ones of chunks, until a row is one chunk. None of 64 bits that no kernel can see.
     """
     if rows.size > MOST_PLACES:
         raise UnsupportedError(f"topk: places are words, which count no {rows.size} elements; take parts of them")
@@ -89,21 +93,24 @@ def first_of(rows: Array, k: int, *, largest: bool) -> tuple[Array, Array]:
         return done[0], done[1]
     shape = (*rows.shape[:-1], k)
     made = rows.device.empty(shape, rows.dtype), rows.device.empty(shape, uint32)
+    if rows.dtype.name in PAIRS and not all(map(binding, (rows, *made))):
+        return None
     call = Call("topk", key_of("topk", (rows,), (None, None), k, largest), (rows,), made)
     (source,), (values, places) = call.operands, call.results
     length = count = rows.shape[-1]
     number = rows.size // length
+    words, each = rows.dtype.itemsize // WORD, cpu.in_order_at_once(rows.device)
     left = source
     while True:
-        chunk, threads = _shape(count, k)
+        chunk, threads = _shape(count, k, _groups(rows))
         chunks = -(-count // chunk)
         ends = chunks == 1
         found = places if ends else call.temporary((number, chunks * k), uint32)
         arrays = (source, left, values if ends else found, found)
         places_seen = [seen(call, array) for array in arrays]
-        firsts = (first for _, first in places_seen)
+        firsts = (first * array.dtype.itemsize // WORD for array, (_, first) in zip(arrays, places_seen, strict=True))
         push = pack(abi.Topk(count, number, chunks, chunk, k, length, *firsts))
-        constants = abi.TopkConstants(kind_of(rows), largest, left is source, ends, threads)
+        constants = abi.TopkConstants(kind_of(rows), largest, left is source, ends, threads, words, each)
         call.dispatch("topk", arrays, [item for item, _ in places_seen], push, number * chunks, constants)
         if ends:
             break
@@ -112,12 +119,12 @@ def first_of(rows: Array, k: int, *, largest: bool) -> tuple[Array, Array]:
     return made
 
 
-def _shape(count: int, k: int) -> tuple[int, int]:
+def _shape(count: int, k: int, groups: tuple[int, ...]) -> tuple[int, int]:
     """Return how many of a row's elements a work-group takes, and its invocations.
 
     What the hands that it chooses hold is no more than all hands are; the fewest invocations that do all of a row win.
     """
-    for threads in _THREADS:
+    for threads in groups:
         most = _HANDS * threads * min(_HANDS * threads // k, _TURNS)
         if count <= most and k <= 2 * threads:
             break

@@ -318,7 +318,7 @@ def _ordered(low: Array, high: Array, *, largest: bool) -> tuple[Array, Array]:
 
 def kind_of(array: Array) -> int:
     """Return what kernels call the type of elements that they order; see shaders/common/order.glsl."""
-    return 2 if array.dtype.name in FLOATS else int(array.dtype == "int32")
+    return _KINDS.get(array.dtype.name, 2 if array.dtype.name in FLOATS else int(array.dtype == "int32"))
 
 
 def record_sort(call: Call, source: Array, keys: Array | None, places: Array | None, order: Order) -> None:

@@ -31,6 +31,7 @@ _TURNS: Final = (4, 32, 128)  # units of an invocation: at least, and at most of
 _MOST_PARTS: Final = 32  # of columns that one group folds, for each invocation that a column has
 _OPS: Final = {"sum": 0, "mean": 0, "max": 1, "min": 2, "count": 6, "count of floats": 7, "any": 8, "any of floats": 9}
 _COUNTS: Final = ("count", "count of floats", "any", "any of floats")  # of those that are not 0; 1 for any
+_PLACES: Final = {"argmax": 10, "argmin": 11, "argmax of floats": 12, "argmin of floats": 13}
 _EXTREMES: Final = ("max", "min")
 _PARTS: Final = {"any": 3, "all": 4, "prod": 5, "count_nonzero": 6}
 _MANY: Final = 1 << 16  # bytes, from which on it pays to reduce parts first
@@ -170,6 +171,32 @@ def _parts_of(name: str, a: Array, words: Array, shape: _Shape, parts: int) -> A
     return made
 
 
+def places(name: str, rows: Array, part: int) -> Array | None:
+    """Return where in rows ``argmax`` or ``argmin`` of each part lies, as uint32; None where no kernel can see them.
+
+    Args:
+        name: which.
+        rows: of 8, 16 or 64 bits, of two dimensions, side by side.
+        part: elements of one, of which rows have whole ones; a whole number of units, 64 KiB at most.
+    """
+    size, kind = rows.dtype.itemsize, rows.dtype.numpy.kind
+    words = resolve("int64" if kind == "f" else "uint8" if kind == "b" else rows.dtype)
+    name = f"{name} of floats" if kind == "f" else name
+    a = Array(rows.storage, rows.byte_offset, rows.shape, words)
+    done = repeat("places", (a,), (None,), name, part)
+    if done is not None:
+        return done[0]
+    count, extent = a.shape
+    made = a.device.empty((count, extent // part), "uint32")
+    call = Call(name, key_of("places", (a,), (None,), name, part), (a,), (made,))
+    length = part * size // _WIDEST
+    shape = _Shape(count, extent, 1, _WIDEST, max(_W64_UNITS // length, 1), length)
+    if not _send(call, name, call.operands[0], call.results[0], shape, extent // part, once=False):
+        return None
+    call.keep()
+    return made
+
+
 def _once(call: Call, name: str, a: Array, groups: Groups, at: int, target: Array) -> tuple[Array, int] | None:
     shape = (_w64_shape if w64(a.device) else _shape_of)(a, groups, at)
     if shape is None:
@@ -224,7 +251,7 @@ def _send(
     to = put[1] * made.dtype.itemsize // max(made.dtype.itemsize, WORD)
     push = abi.Units(shape.blocks, shape.extent, units, parts, shape.part, shape.lanes, first, to)
     packed = made.dtype == a.dtype if size < WORD else made.dtype.itemsize < size
-    constants = abi.UnitsConstants(ops[name], bits or 8 * size, signed, shape.unit > 8, not rows, packed)
+    constants = abi.UnitsConstants((_PLACES | ops)[name], bits or 8 * size, signed, shape.unit > 8, not rows, packed)
     work = shape.blocks * parts
     beside, strips = _strips(shape, size)
     if form:
