@@ -6,7 +6,7 @@ What NVIDIA cards do is in test_peer_cards.py.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 from conftest import FULL, Rigs
 from helpers.comm.carrying import carried
 from helpers.graph.flagging import ABORTED, ARRIVED, AWAITED, Memory, check_sent, gather_from
-from helpers.graph.fusing import Arrays, Sum, bits, force_gpu
+from helpers.graph.fusing import Sum, check_launches, force_gpu, layers
 from helpers.ops.reducing import own_devices
 
 import vkpar
@@ -57,21 +57,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Counts, Counts]]:
     return found
 
 
-def layers(case: Sum, depth: int) -> Callable[[], Arrays]:
-    """Return products whose sums go into norms, of which the next products are made."""
-
-    def work() -> Arrays:
-        x, states = list(case.x), list(case.r)
-        for _ in range(depth):
-            y = [vkpar.matmul(a, w, transpose_b=True) for a, w in zip(x, case.w, strict=True)]
-            case.comm.all_reduce(y)
-            pairs = [vkpar.rms_norm(a, residual=r) for a, r in zip(y, states, strict=True)]
-            x, states = [a for a, _ in pairs], [h for _, h in pairs]
-        return [*x, *states]
-
-    return work
-
-
 @pytest.mark.parametrize("m", [1, 4])
 def test_norms_wait_for_what_they_sum(peers: list[vkpar.Device], told: list[tuple[Counts, Counts]], m: int) -> None:
     """In every launch anew, whichever number of work-groups does so."""
@@ -84,11 +69,7 @@ def test_norms_wait_for_what_they_sum(peers: list[vkpar.Device], told: list[tupl
         with vkpar.capture(peers, comm=comm) as graph:
             made = work()
         assert not told
-        case.reset()
-        wanted = bits(work())
-        for launch in [graph.launch() for _ in range(4)]:
-            launch.wait()
-        assert bits(made) == wanted
+        check_launches(case, work, made, graph, 4)
         graph.close()
 
 

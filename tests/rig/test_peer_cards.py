@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 import conftest
 import numpy as np
 import pytest
+from helpers.graph.fusing import Sum, check_launches, layers
 
 import vkpar
 from vkpar import CommunicatorError, env
@@ -111,6 +112,36 @@ def test_hundreds_of_launches_are_right(cards: list[vkpar.Device]) -> None:
             np.testing.assert_array_equal(array.numpy(), state[0])
             np.testing.assert_array_equal(one.numpy(), np.maximum(*rows))
         graph.close()
+
+
+@pytest.mark.parametrize("wire", ["f16", "f32", "q8"])
+@pytest.mark.parametrize("m", [1, 4])
+def test_fused_sums_raise_flags_and_wait_for_them(cards: list[vkpar.Device], m: int, wire: str) -> None:
+    with vkpar.Communicator(cards, transport="peer", algorithm="direct", wire=wire, timeout=10) as comm:
+        case = Sum(comm, m, 4096, 4096)
+        work = layers(case, 8)
+        with vkpar.capture(cards, comm=comm) as graph:
+            made = work()
+        assert graph.stats().fused >= 16
+        check_launches(case, work, made, graph, 200)
+        graph.close()
+
+
+def test_what_never_comes_ends_fused_sums(cards: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of operations that wait are let go as those of flags are."""
+    nothing = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+    address = ctypes.cast(nothing, ctypes.c_void_p).value
+    comm = vkpar.Communicator(cards, transport="peer", algorithm="direct", timeout=2)
+    carriers = comm._engine.rig.carriers
+    assert carriers is not None
+    case = Sum(comm, 1, 4096, 4096)
+    with vkpar.capture(cards, comm=comm) as graph:
+        layers(case, 8)()
+    monkeypatch.setattr(carriers, "_lanes", Roads(comm._engine.rig.group, [address] * 5, False, []))
+    with pytest.raises(CommunicatorError, match=r"no timeline advanced for 2"):
+        graph.launch().wait()
+    comm.close()
+    test_sums_are_exact("two_shot", cards)
 
 
 def test_what_never_comes_is_a_typed_error(cards: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,32 @@ class Sum:
             graph.close()
 
 
+def layers(case: Sum, depth: int) -> Callable[[], Arrays]:
+    """Return products whose sums go into norms, of which the next products are made."""
+
+    def work() -> Arrays:
+        x, states = list(case.x), list(case.r)
+        for _ in range(depth):
+            y = [vkpar.matmul(a, w, transpose_b=True) for a, w in zip(x, case.w, strict=True)]
+            case.comm.all_reduce(y)
+            pairs = [vkpar.rms_norm(a, residual=r) for a, r in zip(y, states, strict=True)]
+            x, states = [a for a, _ in pairs], [h for _, h in pairs]
+        return [*x, *states]
+
+    return work
+
+
+def check_launches(case: Sum, work: Callable[[], Arrays], made: Arrays, graph: vkpar.Graph, number: int) -> None:
+    """Launch a graph of ``work``, which has made ``made``, with other values each time: old slots must not show."""
+    for turn in range(number):
+        for rank, x in enumerate(case.x):
+            x.write(np.random.default_rng([turn, rank]).normal(size=x.shape).astype(np.float32))
+        for launch in [graph.launch() for _ in range(3)]:
+            launch.wait()
+        found = bits(made)
+        assert found == bits(work()), turn
+
+
 def spoil(x: np.ndarray[Any, Any], w: np.ndarray[Any, Any], residual: np.ndarray[Any, Any]) -> None:
     """Have some sums be NaN and infinities, and others very large or very small."""
     w.reshape(-1)[3] = np.inf
