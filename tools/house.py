@@ -125,7 +125,7 @@ def sizes() -> list[Measure]:
         listed("folders with more than 16 files", large, 0),
         listed("files over 400 lines", [f"{place(path)} {n}" for path, n in lines.items() if n > 400], 2),
         listed("functions over 50 lines, docstrings aside", functions, 0),
-        Measure("lines of Python", sum(lines.values()), 74_200),
+        Measure("lines of Python", sum(lines.values()), 74_320),
     ]
 
 

@@ -161,9 +161,8 @@ class Dispatch:
         """Return how many elements are made at once, side by side in a word, and turn to words where it is several."""
         geometry, words, outs = self._geometry, self._meaning.words, self._outs
         run, count = 4 // outs[0].dtype.itemsize, geometry.counts[0]
-        if words is None or geometry.tile or ONE in geometry.modes or not (count % run == 0 or self._has_ends):
-            return 1
-        if any(first % run for _, first in self._bindings):
+        fits = not geometry.tile and ONE not in geometry.modes and (count % run == 0 or self._has_ends)
+        if words is None or not fits or any(first % run for _, first in self._bindings):
             return 1
         self._operation, self._geometry = words, replace(geometry, counts=(-(-count // run),))
         self._meaning = replace(self._meaning, kind=KernelTypes(("int32",) * len(self._meaning.types), ("int32",)))
