@@ -123,6 +123,28 @@ def test_sums_that_follow_each_other_go_together(
     assert len(drivers.calls) - before < SUMS
 
 
+@pytest.mark.parametrize("root", [0, 1])
+def test_what_others_wait_for_is_not_kept_back(
+    root: int, drivers: Drivers, devices: list[vkpar.Device], comm: vkpar.Communicator
+) -> None:
+    """A root waits for those that read its slots, and these for its flags."""
+    for device in devices:
+        port = device.logical.compute.port
+        port._c.lib.vkp_queue_habits(port.handle, 0, True)
+    arrays, others = ones(devices), [device.array(np.full(500, rank)) for rank, device in enumerate(devices)]
+    for _ in range(2):
+        comm.all_reduce(arrays).wait()
+        comm.broadcast(others, root=root).wait()
+    drivers.slow = True
+    for _ in range(5):
+        comm.broadcast(others, root=root)
+    for _ in range(7):
+        comm.all_reduce(arrays)
+    drivers.slow = False
+    check(arrays, 2**9)
+    check(others, root)
+
+
 def test_what_was_gathered_between_keeps_its_place(
     drivers: Drivers, devices: list[vkpar.Device], comm: vkpar.Communicator
 ) -> None:

@@ -60,13 +60,14 @@ static int may_hold(vkp_program *p) {
 }
 
 /* Copies a batch behind those that the queue holds. */
-static void hold_batch(vkp_queue *q, const submit_info *given) {
+static void hold_batch(vkp_queue *q, const submit_info *given, int waits) {
     held_batch *held = &q->held[q->nheld++];
     const timeline_info *values = given->next;
     memcpy(held->waits, given->waits, given->wait_count * sizeof *held->waits);
     memcpy(held->values, values->wait_values, given->wait_count * sizeof *held->values);
     memcpy(held->stages, given->stages, given->wait_count * sizeof *held->stages);
     memcpy(held->commands, given->commands, given->command_count * sizeof *held->commands);
+    held->waits_somewhere = waits;
     held->signal = given->signals[0];
     held->signalled = values->signal_values[0];
     held->timeline = (timeline_info){STYPE_TIMELINE_SUBMIT, NULL, given->wait_count, held->values, 1, &held->signalled};
@@ -77,27 +78,30 @@ static void hold_batch(vkp_queue *q, const submit_info *given) {
 
 /* Puts by what was built of a program, and what its devices had gathered before. */
 static void hold(vkp_program *p) {
+    int waits = 0;
+    for (uint32_t r = 0; r < p->group->n; r++) waits |= p->submits[p->first[r] + r + 1].wait_count > 0;
     for (uint32_t r = 0; r < p->group->n; r++) {
         vkp_queue *q = p->group->queues[r];
         const submit_info *batch = p->submits + p->first[r] + r + 1;
         if (p->gathered[r].command) {
-            hold_batch(q, batch - 1);
+            hold_batch(q, batch - 1, (batch - 1)->wait_count > 0);
             note_sent(q->stream, p->gathered[r].value, now_ns());
         }
-        hold_batch(q, batch);
+        hold_batch(q, batch, waits);
         if (q->stream->parked) pthread_cond_signal(&q->stream->wake);
     }
     holding.programs[holding.n++] = p;
     p->held++;
 }
 
-/* Writes down what a queue holds as submissions, and returns how many. What waits for nothing is one with what comes before
- * it, and signals for both. */
+/* Writes down what a queue holds as submissions, and returns how many. A batch is one with what comes before it, and signals
+ * for both, where no batch of its program waits: else one of another rank could wait for a value that this one keeps
+ * back, and this one for flags of that rank's. */
 static uint32_t join(vkp_queue *q, submit_info *submits, timeline_info *timelines, void **commands) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < q->nheld; i++) {
         const held_batch *held = &q->held[i];
-        if (!i || held->submit.wait_count || !q->skips) {
+        if (!i || !q->skips || held->waits_somewhere) {
             submits[n] = held->submit;
             submits[n].commands = commands;
             timelines[n] = held->timeline;
