@@ -20,7 +20,7 @@ from helpers.ops.reducing import own_devices
 import vkpar
 from vkpar.comm.record.carried import word
 from vkpar.comm.rig.carriers import FARTHER
-from vkpar.graph import fusion, record
+from vkpar.graph import fusion, protocol, record
 from vkpar.graph.protocol import Flags, Step
 from vkpar.vulkan.pipelines import shader
 
@@ -99,7 +99,7 @@ def test_more_than_a_kernel_is_told_of_is_waited_for_before_it(
     peers: list[vkpar.Device], told: list[tuple[Counts, Counts]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So is what too many work-groups would wait for."""
-    monkeypatch.setattr(fusion, "_MOST_WAITING", 1)
+    monkeypatch.setattr(protocol, "MOST_WAITING", 1)
     assert word({(0, 1): 3, (7, 1): 1}) == 3 << 2 | 1 << 30
     assert word({(0, 1): 4, (7, 1): 1}) == 0
     with vkpar.Communicator(peers, transport="peer", algorithm="direct", timeout=60) as comm:

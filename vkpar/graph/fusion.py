@@ -17,6 +17,7 @@ from vkpar.abi.elementwise import Add, AddConstants
 from vkpar.abi.words import pack, read, section
 from vkpar.arrays.array import Array
 from vkpar.device import Device
+from vkpar.graph import protocol
 from vkpar.graph.protocol import Flags, Step, WireSend, WireStore
 from vkpar.graph.stretches import Item
 from vkpar.ops.quantized.kinds import MODULES
@@ -42,7 +43,6 @@ _SENDING: Final = (
 _SHARED: Final = 33 << 10  # bytes that a work-group of the large kernel's variant shares
 _ADD: Final = "add_f32_f32"
 _NORM: Final = "norm_residual_f32_kept"
-_MOST_WAITING: Final = 64  # work-groups that wait for slots: others of the card would find no room beside many more
 _BLOCK: Final = 256  # elements that share a scale on the wire
 _WORD: Final = 4
 # Bindings: of products and the addition, of norms, of the wire kernels.
@@ -234,7 +234,7 @@ def _normed(step: Step, content: object, device: Device) -> Fused | None:
         return None
     summed = stored.launches[0][1]
     groups, flags = tuple(call.plan.groups), step.flags
-    awaits = flags.word(flags.waits) if flags is not None and math.prod(groups) <= _MOST_WAITING else 0
+    awaits = flags.word(flags.waits) if flags is not None and math.prod(groups) <= protocol.MOST_WAITING else 0
     told = rows.Gathers(summed.tail, summed.factor, summed.slots, awaits)
     push = pack(words._replace(x_first=summed.target_at), told)
     gathers = rows.GathersConstants(stored.constants.sources, stored.constants.average, stored.constants.own_at)
