@@ -29,13 +29,13 @@ class Drivers:
 
     Attributes:
         calls: of each, how many command buffers it brought.
-        refused: calls that bring several fail so often.
+        refused: calls that bring several fail so often; ``refuses``: all to this queue do.
         slow: timelines seem to stand still, so that devices seem busy.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls: list[int] = []
-        self.refused, self.slow = 0, False
+        self.refused, self.refuses, self.slow = 0, None, False
         self._made: list[Any] = []  # callbacks, which must outlive their queues
         self._real = Queue._handles
         patch.setattr(Queue, "_handles", lambda queue: self._handles(queue))  # noqa: PLW0108 - a method of Queue
@@ -47,6 +47,8 @@ class Drivers:
             brought = sum(infos[index].commandBufferCount for index in range(count))
             if brought > 1 and self.refused:
                 self.refused -= 1
+                return OUT_OF_HOST_MEMORY
+            if where == self.refuses:
                 return OUT_OF_HOST_MEMORY
             self.calls.append(brought)
             return int(handles.submit(where, count, infos, fence))
@@ -123,6 +125,28 @@ def test_sums_that_follow_each_other_go_together(
     assert len(drivers.calls) - before < SUMS
 
 
+@pytest.mark.parametrize("root", [0, 1])
+def test_what_others_wait_for_is_not_kept_back(
+    root: int, drivers: Drivers, devices: list[vkpar.Device], comm: vkpar.Communicator
+) -> None:
+    """A root waits for those that read its slots, and these for its flags."""
+    for device in devices:
+        port = device.logical.compute.port
+        port._c.lib.vkp_queue_habits(port.handle, 0, True)
+    arrays, others = ones(devices), [device.array(np.full(500, rank)) for rank, device in enumerate(devices)]
+    for _ in range(2):
+        comm.all_reduce(arrays).wait()
+        comm.broadcast(others, root=root).wait()
+    drivers.slow = True
+    for _ in range(5):
+        comm.broadcast(others, root=root)
+    for _ in range(7):
+        comm.all_reduce(arrays)
+    drivers.slow = False
+    check(arrays, 2**9)
+    check(others, root)
+
+
 def test_what_was_gathered_between_keeps_its_place(
     drivers: Drivers, devices: list[vkpar.Device], comm: vkpar.Communicator
 ) -> None:
@@ -191,6 +215,72 @@ def test_a_refusal_ends_the_communicator_and_loses_no_operation(
         comm.all_reduce(arrays)
     comm.close()
     assert vendor.copied
+
+
+def test_a_refusal_is_the_communicators_that_have_the_device(
+    drivers: Drivers, devices: list[vkpar.Device], vendor: HostVendor
+) -> None:
+    """Others, and their devices, go on; what a device refuses it is given again at the end."""
+    more = vkpar.open_devices("llvmpipe*2")
+    comms = [vkpar.Communicator(each, transport="peer", timeout=60) for each in (devices, more)]
+    arrays, counts = [ones(devices), ones(more)], ones(devices)
+    for comm, each in zip(comms, arrays, strict=True):
+        comm.all_reduce(each).wait()
+    drivers.slow = True
+    for comm, each in zip(comms, arrays, strict=True):
+        comm.all_reduce(each)
+        for count in counts:
+            vkpar.add(count, 1, out=count)
+        comm.all_reduce(each)
+    drivers.refuses = devices[0].logical.compute.handle
+    drivers.slow = False
+    check(arrays[1], 8)
+    comms[1].all_reduce(arrays[1])
+    check(arrays[1], 16)
+    drivers.refuses = None
+    check(counts, 3)
+    with pytest.raises(VkparError):
+        comms[0].all_reduce(arrays[0])
+    for comm in comms:
+        comm.close()
+    for device in more:
+        device.close()
+
+
+def test_what_is_refused_by_the_last_call_is_lost_too(
+    drivers: Drivers, devices: list[vkpar.Device], comm: vkpar.Communicator
+) -> None:
+    arrays, others = ones(devices), ones(devices)
+    comm.all_reduce(arrays).wait()
+    comm.all_reduce(others).wait()
+    drivers.slow = True
+    for _ in range(15):
+        comm.all_reduce(arrays)
+    drivers.refused = 1
+    with pytest.raises(VkparError):
+        comm.all_reduce(others)
+    drivers.slow = False
+    for each in (*arrays, *others):
+        with pytest.raises(VkparError):
+            each.numpy()
+
+
+def test_a_close_asks_again_for_what_is_refused(
+    drivers: Drivers, devices: list[vkpar.Device], vendor: HostVendor
+) -> None:
+    comm = vkpar.Communicator(devices, transport="peer", timeout=60)
+    arrays, others = ones(devices), ones(devices)
+    comm.all_reduce(arrays).wait()
+    drivers.slow = True
+    for turn in range(4):
+        comm.all_reduce(arrays)
+        for other in others[: 1 - turn % 2]:
+            vkpar.add(other, 1, out=other)
+    drivers.refused = 30
+    drivers.slow = False
+    with pytest.raises(VkparError):
+        comm.close()
+    np.testing.assert_array_equal(others[0].numpy(), 3)
 
 
 @pytest.mark.parametrize("closes", ["communicator", "devices"])

@@ -50,13 +50,12 @@ void vkp_queue_pair(vkp_queue *a, vkp_queue *b) { a->sibling = b; b->sibling = a
 const uint64_t *vkp_queue_last_word(vkp_queue *q) { return &q->last; }
 const uint64_t *vkp_queue_submitted_word(vkp_queue *q) { return &q->submitted; }
 
-/* Does a thread still submit what counts as the queue's last? What is held goes now, or never. */
+/* Does a thread still submit what counts as the queue's last? What is held goes now, or is to be asked for again. */
 int vkp_queue_sending(vkp_queue *q) {
     if (forked) return 0;
     pthread_mutex_lock(&entry);
-    int32_t result = q->nheld ? submit_held() : SUCCESS;
-    if (result != SUCCESS) drop_held(result);
-    int busy = is_sending(q);
+    if (settle_held(q) == DEVICE_LOST) drop_held(DEVICE_LOST);
+    int busy = q->nheld || is_sending(q);
     pthread_mutex_unlock(&entry);
     return busy;
 }

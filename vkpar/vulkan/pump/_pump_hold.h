@@ -3,8 +3,9 @@
  * two batches of one call as for that between two calls.
  *
  * What is held counts in `last` of its queues, and not in `submitted`. Whoever needs one of these queues has all of it
- * submitted first (settle); what nobody comes back to the threads of streams submit. Where a driver refuses, the groups are
- * aborted and what is left stays: whoever comes next tries again, so that what was gathered between programs is not lost.
+ * submitted first (settle); what nobody comes back to the threads of streams submit. Where a driver refuses, its groups are
+ * aborted and what it was given stays: whoever comes next tries again, so that what was gathered between programs is not
+ * lost.
  */
 #ifndef VKPAR_PUMP_HOLD_H
 #define VKPAR_PUMP_HOLD_H
@@ -60,13 +61,14 @@ static int may_hold(vkp_program *p) {
 }
 
 /* Copies a batch behind those that the queue holds. */
-static void hold_batch(vkp_queue *q, const submit_info *given) {
+static void hold_batch(vkp_queue *q, const submit_info *given, int waits) {
     held_batch *held = &q->held[q->nheld++];
     const timeline_info *values = given->next;
     memcpy(held->waits, given->waits, given->wait_count * sizeof *held->waits);
     memcpy(held->values, values->wait_values, given->wait_count * sizeof *held->values);
     memcpy(held->stages, given->stages, given->wait_count * sizeof *held->stages);
     memcpy(held->commands, given->commands, given->command_count * sizeof *held->commands);
+    held->waits_somewhere = waits;
     held->signal = given->signals[0];
     held->signalled = values->signal_values[0];
     held->timeline = (timeline_info){STYPE_TIMELINE_SUBMIT, NULL, given->wait_count, held->values, 1, &held->signalled};
@@ -77,27 +79,30 @@ static void hold_batch(vkp_queue *q, const submit_info *given) {
 
 /* Puts by what was built of a program, and what its devices had gathered before. */
 static void hold(vkp_program *p) {
+    int waits = 0;
+    for (uint32_t r = 0; r < p->group->n; r++) waits |= p->submits[p->first[r] + r + 1].wait_count > 0;
     for (uint32_t r = 0; r < p->group->n; r++) {
         vkp_queue *q = p->group->queues[r];
         const submit_info *batch = p->submits + p->first[r] + r + 1;
         if (p->gathered[r].command) {
-            hold_batch(q, batch - 1);
+            hold_batch(q, batch - 1, (batch - 1)->wait_count > 0);
             note_sent(q->stream, p->gathered[r].value, now_ns());
         }
-        hold_batch(q, batch);
+        hold_batch(q, batch, waits);
         if (q->stream->parked) pthread_cond_signal(&q->stream->wake);
     }
     holding.programs[holding.n++] = p;
-    p->held++;
+    __atomic_add_fetch(&p->held, 1, __ATOMIC_RELAXED);
 }
 
-/* Writes down what a queue holds as submissions, and returns how many. What waits for nothing is one with what comes before
- * it, and signals for both. */
+/* Writes down what a queue holds as submissions, and returns how many. A batch is one with what comes before it, and signals
+ * for both, where no batch of its program waits: else one of another rank could wait for a value that this one keeps
+ * back, and this one for flags of that rank's. */
 static uint32_t join(vkp_queue *q, submit_info *submits, timeline_info *timelines, void **commands) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < q->nheld; i++) {
         const held_batch *held = &q->held[i];
-        if (!i || held->submit.wait_count || !q->skips) {
+        if (!i || !q->skips || held->waits_somewhere) {
             submits[n] = held->submit;
             submits[n].commands = commands;
             timelines[n] = held->timeline;
@@ -116,7 +121,7 @@ static int32_t submit_queue(vkp_queue *q) {
     submit_info submits[2 * HOLDS];
     timeline_info timelines[2 * HOLDS];
     void *commands[4 * HOLDS];
-    if (!q->nheld) return SUCCESS;
+    if (!q || !q->nheld) return SUCCESS;
     int32_t result = q->submit(q->queue, join(q, submits, timelines, commands), submits, 0);
     if (result != SUCCESS) return noted(q->stream, SUBMIT, result);
     set_submitted(q, q->held[q->nheld - 1].signalled);
@@ -124,39 +129,50 @@ static int32_t submit_queue(vkp_queue *q) {
     return SUCCESS;
 }
 
-/* Ends the groups that have programs here, since a rank's device refused some. */
+/* Ends the groups that have programs here and the queue among theirs, since its device refused some. */
 static void fail_held(int32_t result, const vkp_queue *refused) {
     for (uint32_t i = 0; i < holding.n; i++) {
         vkp_group *g = holding.programs[i]->group;
         uint32_t rank = 0;
         while (rank < g->n && g->queues[rank] != refused) rank++;
+        if (rank == g->n) continue;
         lock_group(g);
-        fail(g, result, rank < g->n ? rank : 0, SUBMIT_FAILED);
+        fail(g, result, rank, SUBMIT_FAILED);
         pthread_mutex_unlock(&g->lock);
         abort_group(g);
     }
 }
 
-/* Submits all that is held, then gives its transfers to the streams. */
+static int has_held(const vkp_group *g) {
+    for (uint32_t r = 0; r < g->n; r++)
+        if (g->queues[r] && g->queues[r]->nheld) return 1;
+    return 0;
+}
+
+/* Submits all that is held, then gives its transfers to the streams. What a device refuses stays with its programs. */
 static int32_t submit_held(void) {
     int32_t result = SUCCESS;
     for (uint32_t i = 0; i < holding.n; i++) {
         vkp_group *g = holding.programs[i]->group;
-        for (uint32_t r = 0; r < g->n && result == SUCCESS; r++) {
-            result = submit_queue(g->queues[r]);
-            if (result != SUCCESS) fail_held(result, g->queues[r]);
+        for (uint32_t r = 0; r < g->n; r++) {
+            int32_t given = submit_queue(g->queues[r]);
+            if (given == SUCCESS) continue;
+            fail_held(given, g->queues[r]);
+            result = given;
         }
     }
-    if (result != SUCCESS) return result;
     uint32_t count = holding.n, failed;
     holding.n = 0;
     for (uint32_t i = 0; i < count; i++) {
         vkp_program *p = holding.programs[i];
-        p->held--;
-        int32_t given = carry_all(p, &failed);
-        if (given != SUCCESS) abort_group(p->group);
+        if (has_held(p->group)) {
+            holding.programs[holding.n++] = p;
+            continue;
+        }
+        if (carry_all(p, &failed) != SUCCESS) abort_group(p->group);
+        __atomic_sub_fetch(&p->held, 1, __ATOMIC_RELEASE); /* from here on others may free it */
     }
-    return SUCCESS;
+    return result;
 }
 
 /* Once a program was held: submits where a device of its group has no more than one call's work left. *failed is the rank
@@ -175,13 +191,14 @@ static int32_t submit_if_dry(vkp_group *g, uint32_t *failed) {
 static void drop_held(int32_t why) {
     for (uint32_t i = 0; i < holding.n; i++) {
         vkp_group *g = holding.programs[i]->group;
-        holding.programs[i]->held--;
+        __atomic_sub_fetch(&holding.programs[i]->held, 1, __ATOMIC_RELEASE);
         for (uint32_t r = 0; r < g->n; r++) {
             vkp_queue *q = g->queues[r];
-            if (!q->nheld) continue;
+            if (!q || !q->nheld) continue;
             q->lost_after = q->submitted;
             q->lost_until = q->last;
             q->nheld = 0;
+            q->sibling_waited = 0;       /* batches that went may have waited alone */
             __atomic_store_n(&q->refused, why, __ATOMIC_RELEASE);
         }
     }
@@ -193,7 +210,7 @@ static void let_go(vkp_program *p) {
     if (forked) return;
     pthread_mutex_lock(&entry);
     int32_t result = p->held ? submit_held() : SUCCESS;
-    if (result != SUCCESS) drop_held(result);
+    if (p->held) drop_held(result);
     pthread_mutex_unlock(&entry);
 }
 

@@ -70,7 +70,7 @@ static int32_t settle_device(vkp_queue *q) {
 /* Submits it, behind what comes before. On an error it stays: nothing in it is lost, and whoever comes next tries again. */
 static int32_t flush(vkp_stream *s) {
     int ended;
-    int32_t result = s && !forked ? settle_device(s->queue) : SUCCESS;
+    int32_t result = s ? settle_device(s->queue) : SUCCESS;
     if (result == SUCCESS) result = seal(s, &ended);
     if (result != SUCCESS || !ended) return result;
     uint64_t value = s->queue->last, begun = now_ns();
@@ -155,8 +155,8 @@ static void *attend(void *argument) {
         nanosleep(&tick, NULL);
         pthread_mutex_lock(&entry);
         idle = s->count || s->queue->nheld ? 0 : idle + 1;
-        if (s->queue->nheld && !is_behind(s->queue)) submit_held();
-        if (s->count && (s->sealed || s->broken)) idle = IDLE_TICKS; /* whoever calls next tries again */
+        int refused = s->queue->nheld && !is_behind(s->queue) && settle_held(s->queue) != SUCCESS;
+        if (refused || (s->count && (s->sealed || s->broken))) idle = IDLE_TICKS; /* whoever calls next tries again */
         else if (s->count && (retire_frames(s) || (s->pending < 2 && s->cost_ns >= ENOUGH_NS))) flush(s);
     }
     pthread_mutex_unlock(&entry);
@@ -213,7 +213,7 @@ void vkp_stream_close(vkp_stream *s, int leak) {
     pthread_mutex_lock(&entry);
     int joins = s->running;
     s->running = 0;
-    if (!s->shut && !forked && s->queue->nheld && submit_held() != SUCCESS) drop_held(UNKNOWN);
+    if (!s->shut && !forked && settle_held(s->queue) != SUCCESS) drop_held(UNKNOWN);
     if (s->count && !s->shut) __atomic_store_n(&s->queue->last, s->queue->submitted, __ATOMIC_RELEASE);
     if (!s->shut && s->queue->stream == s) s->queue->stream = NULL;
     if (!s->shut && s->number) count_stream(s->number);

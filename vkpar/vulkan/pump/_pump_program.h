@@ -19,7 +19,7 @@ static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values
 
 void vkp_program_free(vkp_program *p) {
     if (!p) return;
-    if (p->held) let_go(p);
+    if (__atomic_load_n(&p->held, __ATOMIC_ACQUIRE)) let_go(p);
     if (__atomic_load_n(&p->is_sent, __ATOMIC_ACQUIRE)) await_sender(p->group, p);
     if (p->ntransfers) await_carrier(p);
     free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);

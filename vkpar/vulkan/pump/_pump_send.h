@@ -195,13 +195,20 @@ static void await_sender(vkp_group *g, const vkp_program *p) {
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Has what the queue holds submitted. An error is its own: another device's refusal does not count. */
+static int32_t settle_held(vkp_queue *q) {
+    int32_t result = q->nheld ? submit_held() : SUCCESS;
+    return q->nheld ? result : SUCCESS;
+}
+
 /* Waits until all that was counted for the queue was submitted, or refused for good. An error: what is held stays. */
 static int32_t settle(vkp_queue *q) {
-    if (q && q->sending) {
+    if (!q || forked) return SUCCESS;
+    if (q->sending) {
         await_sender(q->sending, NULL);
         conclude(q->sending);
     }
-    return q && q->nheld ? submit_held() : SUCCESS;
+    return settle_held(q);
 }
 
 /* Does a thread still submit to the queue? */

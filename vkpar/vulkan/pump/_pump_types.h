@@ -70,6 +70,7 @@ typedef struct {
     uint64_t waits[HELD_WAITS], values[HELD_WAITS], signal, signalled;
     uint32_t stages[HELD_WAITS];
     void *commands[2];
+    int waits_somewhere;                 /* it does, or one of its program on another queue */
 } held_batch;
 
 struct vkp_queue {
