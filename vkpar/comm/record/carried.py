@@ -63,7 +63,7 @@ class CarriedRecorder(Recorder):
         for part in step.parts if isinstance(step, CarriedStep) else (CarriedPart(step.actions),):
             own = self._own_flags(part)
             arrivals = {} if own.awaits else part.arrivals
-            if arrivals or (ready and before.hurries) or max(ready.values(), default=0) == _MOST_READY:
+            if arrivals or (ready and (part.arrivals or before.hurries)) or max(ready.values(), default=0) == _MOST_READY:
                 self._record_flags(commands, ready, arrivals)
                 ready.clear()
             elif before.actions:
