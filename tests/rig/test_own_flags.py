@@ -17,6 +17,8 @@ from helpers.ops.reducing import own_devices
 import vkpar
 from vkpar.comm.record import kernels
 from vkpar.comm.record.carried import CarriedRecorder
+from vkpar.comm.schedule.carried import CarriedPart, CarriedStep
+from vkpar.comm.schedule.steps import Forward, Span
 
 pytestmark = pytest.mark.rig
 Counts = Mapping[tuple[int, int], int]
@@ -86,6 +88,52 @@ def test_kernels_of_flags_stand_beside_several_launches(
         told.clear()
         check_sums(comm, count)
         assert any(arrivals for _, arrivals, _, _ in told) == (count > 256)
+
+
+class Noting(CarriedRecorder):
+    """Notes what it would record of parts, whose kernels wait for and raise what ``own`` says."""
+
+    def __init__(self, own: list[tuple[int, int]]) -> None:
+        self.left, self.noted = own, []
+
+    def _own_flags(self, part: CarriedPart) -> Any:
+        return self._own._replace(**dict(zip(("awaits", "sends"), self.left.pop(0), strict=True)))
+
+    def _record_flags(self, commands: Any, ready: Counts, arrivals: Counts) -> None:
+        self.noted.append(("flags", dict(ready), dict(arrivals)))
+
+    def _record_actions(self, commands: Any, actions: Any) -> None:
+        self.noted.append(("kernel", *self._own))
+
+    def _record_copies(self, commands: Any, copies: Any) -> None:
+        pass
+
+
+class Orders:
+    def record_order(self) -> None:
+        pass
+
+
+def test_what_is_ready_is_told_of_before_a_kernel_waits() -> None:
+    """Another rank may wait for it before it sends what the kernel waits for."""
+    lane = (1, 0)
+    reads = Forward(Span(0, 256), 0)
+    parts = (CarriedPart((reads,), {lane: 1}, (lane,)), CarriedPart((reads,), {lane: 1}, (lane,)), CarriedPart(()))
+    recorder = Noting([(0, 0), (1, 5), (0, 0)])
+    recorder._record_step(Orders(), CarriedStep(0, "", (), parts=parts))
+    assert recorder.noted == [
+        ("flags", {}, {lane: 1}),
+        ("kernel", 0, 0),
+        ("flags", {lane: 1}, {}),
+        ("kernel", 1, 5),
+        ("kernel", 0, 0),
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "two_shot", "tree"] if FULL else ["ring"])
+def test_chunks_of_whole_blocks_and_one_that_is_cut_short(algorithm: str, peers: list[vkpar.Device]) -> None:
+    with vkpar.Communicator(peers, transport="peer", algorithm=algorithm, timeout=60) as comm:
+        check_sums(comm, 256 * len(peers) + 1)
 
 
 def test_many_work_groups_do_not_wait(peers: list[vkpar.Device], told: list[tuple[dict, dict, int, int]]) -> None:

@@ -63,7 +63,8 @@ class CarriedRecorder(Recorder):
         for part in step.parts if isinstance(step, CarriedStep) else (CarriedPart(step.actions),):
             own = self._own_flags(part)
             arrivals = {} if own.awaits else part.arrivals
-            if arrivals or (ready and (part.arrivals or before.hurries)) or max(ready.values(), default=0) == _MOST_READY:
+            urgent = ready and (part.arrivals or before.hurries or max(ready.values()) == _MOST_READY)
+            if arrivals or urgent:
                 self._record_flags(commands, ready, arrivals)
                 ready.clear()
             elif before.actions:
