@@ -160,7 +160,7 @@ class Dispatch:
     def _elements_of_word(self) -> int:
         """Return how many elements are made at once, side by side in a word, and turn to words where it is several."""
         geometry, words, outs = self._geometry, self._meaning.words, self._outs
-        run, count = 4 // outs[0].dtype.itemsize, geometry.counts[0]
+        run, count = max(4 // outs[0].dtype.itemsize, 1), geometry.counts[0]
         fits = not geometry.tile and ONE not in geometry.modes and (count % run == 0 or self._has_ends)
         if words is None or not fits or any(first % run for _, first in self._bindings):
             return 1
