@@ -28,7 +28,7 @@ layout(push_constant) uniform Push {
     uint count;   // of a row: elements that are asked
     uint rows;
     uint chunks;  // of a row
-    uint chunk;   // elements of a chunk
+    uint chunk;   // elements of a chunk, of some one less: each has K
     uint k;
     uint elements;  // of a row
     uint a_first;
@@ -207,8 +207,9 @@ void main() {
     uint group = group_number();
     row = group / push.chunks;
     if (row >= push.rows) return;
-    begin = (group - row * push.chunks) * push.chunk;
-    size = min(push.count - begin, push.chunk);
+    uint number = group - row * push.chunks, longer = push.count - push.chunks * (push.chunk - 1u);
+    begin = number * (push.chunk - 1u) + min(number, longer);
+    size = push.chunk - (number < longer ? 0u : 1u);
     uint turns = (push.chunk + HANDS - 1u) / HANDS;
     lane = gl_LocalInvocationID.x;
     clear();

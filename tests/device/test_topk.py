@@ -79,6 +79,21 @@ def test_with_little_shared_memory(
         np.testing.assert_array_equal(values.numpy(), np.take_along_axis(a, first(a, k, True), -1))
 
 
+@pytest.mark.parametrize("kind", ["floats", "int64"])
+@pytest.mark.parametrize("largest", [True, False])
+def test_chunks_that_are_not_alike(
+    device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, kind: str, largest: bool
+) -> None:
+    """Each has as many elements as are wanted, however many chunks there are: 18 million elements make so many."""
+    shape = selecting._shape
+    monkeypatch.setattr(selecting, "_shape", lambda count, *given: (70, 32) if count > 512 else shape(count, *given))
+    a = np.sort(data(rng, kind, (2, 8 * 70 - 7)))
+    values, places = vkpar.topk(device.array(a), 64, largest=largest)
+    want = first(a, 64, largest)
+    np.testing.assert_array_equal(places.numpy(), want)
+    np.testing.assert_array_equal(values.numpy(), np.take_along_axis(a, want, 1))
+
+
 def test_along_other_axes_of_views_and_again(device: vkpar.Device, rng: np.random.Generator) -> None:
     a = rng.standard_normal((6, 300, 5)).astype(np.float16)
     x = device.array(a)
