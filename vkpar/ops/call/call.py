@@ -227,15 +227,10 @@ class Call:
                 plan.ask()
                 self.device.plans.keep(pair, plan)
                 return
-            if len(self.operands) == len(self.results) == 1 and numbers == (
-                0,
-                1,
-                *range(-1, -1 - len(self._tables), -1),
-            ):
+            alone = (0, 1, *range(-1, -1 - len(self._tables), -1))
+            if len(self.operands) == len(self.results) == 1 and numbers == alone:
                 plan.ask()
-                self.device.plans.keep(
-                    self._key, plan.alone(forms[:2], self._tables)
-                )  # for run_single, which costs less
+                self.device.plans.keep(self._key, plan.alone(forms[:2], self._tables))  # for run_single: costs less
         first, after = len(self.operands), len(self.operands) + len(self.results)
         used = {number for _, numbers, _ in self._steps for number in numbers}
         temporaries = [form if number in used else None for number, form in enumerate(forms[after:], after)]
