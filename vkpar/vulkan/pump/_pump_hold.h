@@ -95,9 +95,9 @@ static void hold(vkp_program *p) {
     __atomic_add_fetch(&p->held, 1, __ATOMIC_RELAXED);
 }
 
-/* Writes down what a queue holds as submissions, and returns how many. A batch is one with what comes before it, and signals
- * for both, where no batch of its program waits: else one of another rank could wait for a value that this one keeps
- * back, and this one for flags of that rank's. */
+/* Writes down what a queue holds as submissions, and returns how many. A batch is one with what comes before it, and
+ * signals for both, where no batch of its program waits: else one of another rank could wait for a value that this one
+ * keeps back, and this one for flags of that rank's. */
 static uint32_t join(vkp_queue *q, submit_info *submits, timeline_info *timelines, void **commands) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < q->nheld; i++) {

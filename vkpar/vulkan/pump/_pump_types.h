@@ -89,7 +89,8 @@ struct vkp_queue {
     uint64_t lost_after, lost_until;     /* values that a thread could not submit, because of `refused` */
     int32_t refused;
     int naps;                            /* the driver wakes blocked threads late */
-    int skips;                           /* its timeline may skip values: validation layers before 1.3.296 stall in waits for those */
+    int skips;                           /* its timeline may skip values: validation layers before 1.3.296 stall in waits
+                                            for those */
     uint64_t seen;                       /* a value that the timeline had */
     uint64_t awaited, since;             /* the value last waited for, and when that began */
     submit_fn submit; wait_fn wait; signal_fn signal; counter_fn counter;
