@@ -7,6 +7,7 @@
 layout(set = 0, binding = SLOTS_BINDING, std430) coherent volatile buffer Flags { uint flag_word[]; };
 
 const uint LANE_WORDS = 16u, RAISED = 0u, ARRIVED = 256u, AWAITED = 512u, ABORTED = 768u;
+const uint STORED = RAISED + 2u;  // counts the work-groups of a launch, the last of which raises
 
 // What two bits for each of 16 lanes say of the one that this invocation looks after.
 uint of_lane(uint counts) {
@@ -47,24 +48,6 @@ void wait_in_group(uint awaits) {
     }
     memoryBarrierBuffer();
     barrier();
-}
-
-shared bool raises;
-
-// Tells of so many transfers more on each lane, once all work-groups of the launch have come here.
-void raise_by_last(uint sends) {
-    memoryBarrierBuffer();
-    barrier();
-    if (gl_LocalInvocationID.x == 0u) {
-        uint groups = gl_NumWorkGroups.x * gl_NumWorkGroups.y;
-        raises = atomicAdd(flag_word[RAISED + 2u], 1u) + 1u == groups;
-        if (raises) flag_word[RAISED + 2u] = 0u;
-    }
-    barrier();
-    if (raises) {
-        memoryBarrierBuffer();
-        raise(sends);
-    }
 }
 
 #endif

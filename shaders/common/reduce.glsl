@@ -43,7 +43,9 @@ layout(push_constant) uniform Push {
 
 #include "common/combine.glsl"
 #if LANES > 1
+#define COUNTERS SLOTS_BINDING
 #include "common/flags.glsl"
+#include "common/last_group.glsl"
 #endif
 
 Eight term(uint index, uint unit, uvec2 n) {
@@ -198,7 +200,7 @@ void main() {
         }
         base += gl_NumWorkGroups.x * GROUP;
     }
-    if (sends != 0u) raise_by_last(sends);
+    if (sends != 0u && comes_last(STORED, gl_NumWorkGroups.x)) raise(sends);
 }
 #endif
 

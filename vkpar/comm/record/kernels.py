@@ -169,8 +169,7 @@ class Recorder:
             return
         if action.own_at is None or not action.to_array or action.final:
             return
-        own = (self._operands.targets if action.own_stored else self._operands.sources)[self.rank]
-        runs = self._runs(action.span, own, self._operands.targets[self.rank])
+        runs = self._runs(action.span, *self._ends(action))
         if len(runs) != 1 or runs[0].source is None or runs[0].target is None:
             return
         where = (first, len(commands.commands))
