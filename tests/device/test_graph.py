@@ -19,13 +19,14 @@ from helpers.process.interrupting import Interrupt
 from helpers.process.threads import in_threads
 from helpers.vulkan.handles import held
 from helpers.vulkan.parking import parked
+from helpers.vulkan.replacing import Functions, replace_functions
 from hypothesis import given
 from hypothesis import strategies as st
 
 import vkpar
 from vkpar import DeviceLostError, InvalidUsageError, VulkanError, env
-from vkpar.vulkan import api, capturing
-from vkpar.vulkan.queue import Queue
+from vkpar.vulkan import capturing
+from vkpar.vulkan.pump.ports import QueueHandles
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(6), pytest.mark.usefixtures("compiler")]
 TESTS = str(Path(__file__).parents[1])
@@ -861,21 +862,15 @@ def test_an_interrupted_launch_keeps_its_values(device: vkpar.Device) -> None:
 def test_a_lost_device(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch that the driver refuses raises a typed error, later ones too; the graph can be closed."""
     refuse = threading.Event()
-    real, fakes = Queue._handles, []
 
-    def handles(queue: Queue) -> Any:
-        from dataclasses import replace
-
-        true = real(queue)
-
+    def functions(true: QueueHandles) -> Functions:
         def submit(handle: Any, count: int, infos: Any, fence: Any) -> int:
             return -4 if refuse.is_set() else int(true.submit(handle, count, infos, fence))
 
-        fakes.append(api.load().ffi.callback("PFN_vkQueueSubmit", submit))
-        return replace(true, submit=fakes[-1])
+        return {"submit": submit}
 
     with monkeypatch.context() as patch:
-        patch.setattr(Queue, "_handles", handles)
+        replace_functions(patch, functions)
         (lost,) = vkpar.open_devices(str(device.info.index))
     a = ones(lost)
     with vkpar.capture(lost) as graph:

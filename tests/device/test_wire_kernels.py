@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL
+from helpers.graph.flagging import ABORTED, APART, ARRIVED, AWAITED, RAISED
 from helpers.ops.reducing import FORMATS as ALL_FORMATS
 from helpers.ops.reducing import (
     INTEGERS,
@@ -316,9 +317,8 @@ def test_any_reduction(
     check_all(Kernels(device, *form, processor, op), parts, own_at=data.draw(st.integers(0, n - 1)))
 
 
-# Words before the slots of a card, as shaders/common/flags.glsl has them. By lane: transfers that are waited for, those
-# that came before, and all that have come, which wrap around; then those that are told of.
-APART, RAISED, ARRIVED, AWAITED, ABORTED = 16, 0, 256, 512, 768
+# By lane: transfers that are waited for, those that came before, and all that have come, which wrap around; then those
+# that are told of.
 LANES = {0: (1, 0, 1, 3), 3: (3, 7, 11, 0), 9: (2, (1 << 32) - 1, 1, 1), 15: (1, (1 << 32) - 1, 0, 2)}
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from helpers.comm.carrying import carried, check_a_copy_that_never_comes, imported_nbytes
 from helpers.comm.hostvendor import HostMemory, HostVendor
+from helpers.graph.flagging import ABORTED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,6 @@ from vkpar.comm.rig.transports import peer
 from vkpar.vulkan.peer.cuda import CudaError
 
 RANKS = 3
-ABORTED = 768  # the word, as shaders/common/flags.glsl has it
 heavy = pytest.mark.skipif(not conftest.FULL, reason="kernels that wait keep the cores busy: VKPAR_TEST_FULL")
 COUNTS = (1, 255, 1000, 300_000, 300_000, 7) if conftest.FULL else (1, 300_000, 7)
 WAYS = [("two_shot", COUNTS), ("direct", (1000,))]

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from helpers.comm.delays import Delays
 from helpers.ops.reducing import check_identical, devices_of, exact_sum, fresh_devices, integers, own_devices
 from helpers.process.children import child_environment, run_child
 from helpers.vulkan.parking import parked
+from helpers.vulkan.replacing import Functions, replace_functions
 
 import vkpar
 from vkpar import CommunicatorError, DeviceLostError, WaitTimeoutError, env, timeouts
@@ -26,9 +26,7 @@ from vkpar.comm.record import program, score
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.transports import staged
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import api
 from vkpar.vulkan.pump.ports import QueueHandles
-from vkpar.vulkan.queue import Queue
 
 pytestmark = pytest.mark.rig
 
@@ -163,20 +161,17 @@ def test_a_dead_proxy(mixed: list[vkpar.Device]) -> None:
 def test_an_error_in_the_bridge_is_noticed(rigs: Rigs, monkeypatch: pytest.MonkeyPatch, noticed: str) -> None:
     """A wait that fails in a bridge thread ends the communicator, with the call's error as the cause."""
     devices_of(rigs, "LLS")  # others' devices are opened as they are
-    lost, real, fakes = threading.Event(), Queue._handles, []
+    lost = threading.Event()
 
-    def handles(queue: Queue) -> QueueHandles:
-        true = real(queue)
-
+    def functions(true: QueueHandles) -> Functions:
         def counter(device: Any, semaphore: Any, value: Any) -> int:
             bridging = threading.current_thread().name.startswith("Dummy")  # Python did not start the thread
             return -4 if bridging and lost.is_set() else int(true.counter(device, semaphore, value))
 
-        fakes.append(api.load().ffi.callback("PFN_vkGetSemaphoreCounterValue", counter))
-        return replace(true, counter=fakes[-1])
+        return {"counter": counter}
 
     with monkeypatch.context() as patch:
-        patch.setattr(Queue, "_handles", handles)
+        replace_functions(patch, functions)
         mixed = fresh_devices(rigs, "LLS")
     comm = vkpar.Communicator(mixed, timeout=30)
     arrays = ones(mixed)

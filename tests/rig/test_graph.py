@@ -8,7 +8,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,14 @@ from helpers.process.children import check_child, child_environment
 from helpers.process.threads import in_threads
 from helpers.vulkan.handles import held
 from helpers.vulkan.parking import parked
+from helpers.vulkan.replacing import Functions, replace_functions
 from hypothesis import given
 from hypothesis import strategies as st
 
 import vkpar
 from vkpar import CommunicatorError, InvalidUsageError, WaitTimeoutError, env
-from vkpar.vulkan import api, capturing
+from vkpar.vulkan import capturing
 from vkpar.vulkan.pump.ports import QueueHandles
-from vkpar.vulkan.queue import Queue
 
 pytestmark = [pytest.mark.rig, pytest.mark.sampled(6), pytest.mark.usefixtures("compiler")]
 Open = Callable[..., vkpar.Communicator]
@@ -578,20 +577,17 @@ def test_a_dead_proxy(own: list[vkpar.Device]) -> None:
 
 def test_a_rank_whose_driver_refuses(rigs: Rigs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The launch raises, names the rank, and leaves devices that can be closed."""
-    refuses, real, fakes = threading.Event(), Queue._handles, []
+    refuses = threading.Event()
 
-    def handles(queue: Queue) -> QueueHandles:
-        true = real(queue)
-
+    def functions(true: QueueHandles) -> Functions:
         def submit(handle: Any, count: int, infos: Any, fence: Any) -> int:
             return -4 if refuses.is_set() else int(true.submit(handle, count, infos, fence))
 
-        fakes.append(api.load().ffi.callback("PFN_vkQueueSubmit", submit))
-        return replace(true, submit=fakes[-1])
+        return {"submit": submit}
 
     good = fresh_devices(rigs, "L")
     with monkeypatch.context() as patch:
-        patch.setattr(Queue, "_handles", handles)
+        replace_functions(patch, functions)
         devices = [*good, *fresh_devices(rigs, "S")]
     comm = vkpar.Communicator(devices, timeout=5)
     graph = summing(comm, ones(devices))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import require
+from helpers.vulkan.replacing import Functions, replace_functions
 
 import vkpar
-from vkpar.vulkan import api
 from vkpar.vulkan.pump.ports import QueueHandles
-from vkpar.vulkan.queue import Queue
 
 pytestmark = pytest.mark.rig
 SUMS = 20
@@ -31,13 +29,9 @@ class Drivers:
         self.go, self.begun = threading.Event(), threading.Event()
         self.go.set()
         self.result = 0
-        self._made: list[Any] = []  # callbacks, which must outlive their queues
-        self._real = Queue._handles
-        patch.setattr(Queue, "_handles", lambda queue: self._handles(queue))  # noqa: PLW0108 - a method of Queue
+        replace_functions(patch, self._functions)
 
-    def _handles(self, queue: Queue) -> QueueHandles:
-        handles = self._real(queue)
-
+    def _functions(self, handles: QueueHandles) -> Functions:
         def submit(where: Any, count: int, infos: Any, fence: Any) -> int:
             if threading.current_thread().name.startswith("Dummy") and count > 1:
                 self.begun.set()
@@ -46,8 +40,7 @@ class Drivers:
                     return self.result
             return int(handles.submit(where, count, infos, fence))
 
-        self._made.append(api.load().ffi.callback("PFN_vkQueueSubmit", submit))
-        return replace(handles, submit=self._made[-1])
+        return {"submit": submit}
 
 
 @pytest.fixture

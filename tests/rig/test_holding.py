@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,11 @@ from conftest import require
 from helpers.comm.carrying import carried
 from helpers.comm.hostvendor import HostVendor
 from helpers.vulkan.pumping import until
+from helpers.vulkan.replacing import Functions, replace_functions
 
 import vkpar
 from vkpar import VkparError, env
-from vkpar.vulkan import api
 from vkpar.vulkan.pump.ports import QueueHandles
-from vkpar.vulkan.queue import Queue
 
 SUMS = 12
 OUT_OF_HOST_MEMORY = -1
@@ -36,13 +34,9 @@ class Drivers:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls: list[int] = []
         self.refused, self.refuses, self.slow = 0, None, False
-        self._made: list[Any] = []  # callbacks, which must outlive their queues
-        self._real = Queue._handles
-        patch.setattr(Queue, "_handles", lambda queue: self._handles(queue))  # noqa: PLW0108 - a method of Queue
+        replace_functions(patch, self._functions)
 
-    def _handles(self, queue: Queue) -> QueueHandles:
-        handles = self._real(queue)
-
+    def _functions(self, handles: QueueHandles) -> Functions:
         def submit(where: Any, count: int, infos: Any, fence: Any) -> int:
             brought = sum(infos[index].commandBufferCount for index in range(count))
             if brought > 1 and self.refused:
@@ -59,10 +53,7 @@ class Drivers:
                 return 0
             return int(handles.counter(device, timeline, value))
 
-        callback = api.load().ffi.callback
-        made = callback("PFN_vkQueueSubmit", submit), callback("PFN_vkGetSemaphoreCounterValue", counter)
-        self._made += made
-        return replace(handles, submit=made[0], counter=made[1])
+        return {"submit": submit, "counter": counter}
 
 
 @pytest.fixture

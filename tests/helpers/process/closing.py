@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from helpers.vulkan.replacing import Functions, replace_functions
 
 import vkpar
-from vkpar.vulkan import api
 from vkpar.vulkan.pump.ports import QueueHandles
-from vkpar.vulkan.queue import Queue
 
 
 class Faults:
@@ -20,12 +18,8 @@ class Faults:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
         self.failed = 0
-        self._fakes: list[Any] = []
-        real = Queue._handles
 
-        def handles(queue: Queue) -> QueueHandles:
-            true = real(queue)
-
+        def functions(true: QueueHandles) -> Functions:
             def counter(device: Any, semaphore: Any, value: Any) -> int:
                 if self.left > 0:
                     self.left -= 1
@@ -33,10 +27,9 @@ class Faults:
                     return -1
                 return int(true.counter(device, semaphore, value))
 
-            self._fakes.append(api.load().ffi.callback("PFN_vkGetSemaphoreCounterValue", counter))
-            return replace(true, counter=self._fakes[-1])
+            return {"counter": counter}
 
-        monkeypatch.setattr(Queue, "_handles", handles)
+        replace_functions(monkeypatch, functions)
 
 
 def device(devices: list[vkpar.Device]) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from helpers.vulkan.replacing import callbacks
 
 import vkpar
 from vkpar.vulkan import api
@@ -83,14 +84,7 @@ class Stand:
         return buffer
 
     def _port(self, rank: int, fakes: Mapping[str, Callable[..., int]]) -> Any:
-        callback = api.load().ffi.callback
-        types = {
-            "submit": "PFN_vkQueueSubmit",
-            "counter": "PFN_vkGetSemaphoreCounterValue",
-            "signal": "PFN_vkSignalSemaphore",
-            "wait": "PFN_vkWaitSemaphores",
-        }
-        made = {name: callback(types[name], fake) for name, fake in fakes.items()}
+        made = callbacks(fakes)
         self._undo.callback(made.clear)  # it must outlive the threads that call it
         handles = replace(self.logical[rank].compute._handles(), timeline=self.timelines[rank].handle, **made)
         return self._keep(native.CQueue(handles))
